@@ -93,11 +93,11 @@ class NoGradientError(OrtPartialError, NotImplementedError):
     Examples
     --------
     >>> from ortpartial import grad, op, variable
-    >>> x = variable("x", "float32", [4])
-    >>> grad(op.ReduceSum(op.Unique(x)[0]), [x])
+    >>> x, scales = variable("x", "float32", [4]), variable("scales", "float32", [1])
+    >>> grad(op.Resize(x, None, scales, mode="linear"), [scales])
     Traceback (most recent call last):
         ...
-    ortpartial.exceptions.NoGradientError: ... operator Unique has neither a rule nor a body ...
+    ortpartial.exceptions.NoGradientError: ... has no gradient by its scales; leave out of weights_to_train ...
     """
 
 

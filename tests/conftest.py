@@ -123,6 +123,14 @@ def limit() -> Generator[Callable[..., None], None, None]:
 
 
 @pytest.fixture
+def unruled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unique without its rule: an operator of which no gradient is known."""
+    from ortpartial.autodiff.registry import RULES  # late, as most tests are of other rooms
+
+    monkeypatch.delitem(RULES, ("", "Unique"))
+
+
+@pytest.fixture
 def ctrl_c():
     """The handler of a program in the foreground: in the background, these tests run with SIGINT ignored."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -166,6 +166,7 @@ def test_wrt_selects_arguments():
         check_gradient(lambda i: i, [np.arange(3)])
 
 
+@pytest.mark.usefixtures("unruled")
 def test_an_operator_without_a_rule_is_named():
     with pytest.raises(NoGradientError, match="Unique"):
         check_gradient(op.Unique, [real(2, 2)])

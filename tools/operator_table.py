@@ -35,8 +35,14 @@ def make_table() -> str:
     bodies = [s.name for s in others if s.has_function or s.has_context_dependent_function]
     none = [s.name for s in others if s.name not in bodies]
     table = {"by a rule": ["operators"], "---": ["---"], **families,
-             "**by its body in the specification**": bodies, "**not at all**": none}
+             "**by its body in the specification**": bodies, "**zero by nature**": list_constant(),
+             "**not at all**": none}
     return "".join(f"| {what} | {' '.join(names)} |\n" for what, names in table.items())
+
+
+def list_constant() -> list[str]:
+    """The operators of real numbers that are constant almost everywhere."""
+    return [s.name for s in newest() if ("", s.name) in CONSTANT and is_real(s)]
 
 
 def name_family(doc: str) -> str:

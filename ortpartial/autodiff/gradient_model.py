@@ -41,8 +41,8 @@ def gradient_model(
     wrt : sequence of str, optional
         Names of inputs, initializers (or their aliases) or intermediate tensors of the main graph, of a floating-point
         type; ``"adapter"`` for the weights of an adapter. By default the float initializers of rank one or more on a
-        differentiable path to the outputs, except BatchNormalization's mean and variance, and the numbers that
-        exporters write.
+        differentiable path to the outputs, except BatchNormalization's mean and variance, the numbers that
+        exporters write, and those of the program, such as the angles of a rotary embedding.
     outputs : sequence of str, optional
         Names of the outputs to differentiate; by default all of a floating-point type.
     cotangents : str

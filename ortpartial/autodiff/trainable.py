@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
 from ortpartial.model import (
@@ -21,6 +19,7 @@ from ortpartial.model import (
 )
 
 from .grad import _carries, nodes_between
+from .program_numbers import explain_program_numbers, is_mask
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings, is_quantized_number
 from .weight_names import check_weight, find_frozen, is_pattern, list_adapter, list_some, match_names
@@ -31,18 +30,17 @@ __all__ = ["WeightSelection", "explain_untrained", "find_default_weights", "find
 #: Names, aliases and patterns; or a function of a name, a shape and a node that reads the weight.
 WeightSelection = str | Sequence[str] | Callable[[str, tuple[int, ...], Node], Any]
 
-#: By operator, the inputs that are statistics, labels, class weights, tables of angles, or numbers of a quantization.
-_KEPT = {("", "BatchNormalization"): {3, 4}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
-         ("", "SoftmaxCrossEntropyLoss"): {1, 2}, ("com.microsoft", "GatherBlockQuantized"): {2, 3},
+#: By operator, the inputs that are statistics, labels, class weights, sizes, tables of angles, or numbers of a
+#: quantization.
+_KEPT = {("", "BatchNormalization"): {3, 4}, ("", "Dropout"): {1, 2}, ("", "NegativeLogLikelihoodLoss"): {1, 2},
+         ("", "OneHot"): {0, 1}, ("", "Resize"): {1, 2, 3}, ("", "SoftmaxCrossEntropyLoss"): {1, 2},
+         ("com.microsoft", "GatherBlockQuantized"): {2, 3},
          ("com.microsoft", "GroupQueryAttention"): {7, 8, 12, 13}, ("com.microsoft", "MatMulNBits"): {2, 3},
          ("com.microsoft", "MRotaryEmbedding"): {2, 3}, ("com.microsoft", "QMoE"): {3, 6, 9},
          ("com.microsoft", "RotaryEmbedding"): {2, 3}}
 
 #: Operators that read a packed weight, its scales and its zero points.
 _PACKED = frozenset({("com.microsoft", "GatherBlockQuantized"), ("com.microsoft", "MatMulNBits")})
-
-#: From here on, numbers that are added to scores hide them from Softmax.
-_HIDING = -1e4
 
 #: Operators that read a weight and a number of the program alike.
 _ARITHMETIC = frozenset({"Add", "Clip", "Div", "Exp", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal",
@@ -90,11 +88,13 @@ def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """The weights that are trained by default.
 
     They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, class
-    weights, the scales of quantizations and the numbers that exporters write: see `is_exported_number`.
+    weights, the scales of quantizations, the numbers that exporters write, and those of the program: see
+    `is_exported_number` and `explain_program_numbers`.
     """
     outputs = list(outputs)
-    readers, scales = find_readers(outputs), find_scales(outputs)
-    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in scales
+    readers = find_readers(outputs)
+    kept = {*find_scales(outputs), *explain_program_numbers(outputs, readers)}
+    return {v for v, nodes in readers.items() if v.array is not None and v.array.ndim and v not in kept
             and not is_exported_number(v, nodes)}
 
 
@@ -151,12 +151,7 @@ def is_exported_number(v: Value, readers: Iterable[Node]) -> bool:
     if not nodes or any(node.op_type not in _ARITHMETIC for node in nodes):
         return False
     is_number = v.array.size == 1 and v.array.ndim < 2 and not any(map(_adds_bias, nodes))
-    return is_number or (_is_mask(v.array) and not any(map(_adds_offset, nodes)))
-
-
-def _is_mask(a: np.ndarray) -> bool:
-    """Whether an array hides scores from Softmax where it is not 0."""
-    return a.ndim > 1 and bool(((a == 0) | (a <= _HIDING)).all())
+    return is_number or (is_mask(v.array) and not any(map(_adds_offset, nodes)))
 
 
 def _adds_offset(node: Node) -> bool:
@@ -184,9 +179,10 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     weights : str, sequence of str, or callable, optional
         Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order, and ``"adapter"`` for
         the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
-        to train it. Patterns and functions choose among what a gradient reaches, except running statistics and the
-        numbers that exporters write. By default the float initializers of rank one or more among these, except
-        statistics of the data; of a model of `ortpartial.torch.export`, the parameters with ``requires_grad``.
+        to train it. Patterns and functions choose among what a gradient reaches, except running statistics, the
+        numbers that exporters write, and those of the program, such as the angles of a rotary embedding. By default the
+        float initializers of rank one or more among these, except statistics of the data; of a model of
+        `ortpartial.torch.export`, the parameters with ``requires_grad``.
     outputs : sequence of str
         The outputs to train.
     freeze : str or sequence of str
@@ -270,13 +266,15 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     dict of str to str
         A few words for each of the other initializers.
     """
-    readers = find_readers(model.outputs[o] for o in outputs)
+    values = [model.outputs[o] for o in outputs]
+    readers = find_readers(values)
+    of_the_program = explain_program_numbers(values, readers)
     statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
                   for x in node.inputs[3:5]}
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
+    scales, settings = find_scales(values), _find_settings(values)
     record = read_torch(model.proto)
     untrained = {} if record is None else record.untrained
-    scales = find_scales([model.outputs[o] for o in outputs])
     constants = list_program_constants(model.proto)
     reasons = {}
     for n, v in model.initializers.items():
@@ -292,10 +290,12 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
             reasons[n] = "statistic of the data, trained by name only"
         elif v in scales:
             reasons[n] = "scale of a quantization"
-        elif v not in readers:
-            reasons[n] = "no gradient reaches it"
-        elif n in untrained:
+        elif n in untrained and v in readers:
             reasons[n] = untrained[n]
+        elif v in of_the_program:
+            reasons[n] = of_the_program[v]
+        elif v not in readers:
+            reasons[n] = f"a setting of {settings[v]}" if v in settings else "no gradient reaches it"
         elif is_exported_number(v, readers[v]):
             kind = "number" if model.arrays[n].size == 1 else "mask"
             reasons[n] = f"a {kind} that {readers[v][0].op_type} reads"
@@ -306,12 +306,20 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     return reasons
 
 
+def _find_settings(outputs: Sequence[Value]) -> dict[Value, str]:
+    """Constants that say how an operator resizes, drops or encodes, and that operator."""
+    return {x: node.op_type for node in topological(outputs) if node.op_type in ("Dropout", "OneHot", "Resize")
+            for i, x in enumerate(node.inputs) if x is not None and i in _KEPT.get(node.key, ())}
+
+
 def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Node]]:
     """The initializers that patterns and functions choose from, and the nodes that read each."""
-    readers, record = find_readers(model.outputs[o] for o in outputs), read_torch(model.proto)
+    values, record = [model.outputs[o] for o in outputs], read_torch(model.proto)
+    readers = find_readers(values)
+    of_the_program = {} if record is not None else explain_program_numbers(values, readers)
     left_out = {*list_program_constants(model.proto), *(() if record is None else (*record.buffers, *record.constants))}
-    return {n: readers[v] for n, v in model.initializers.items()
-            if v in readers and n not in left_out and not is_exported_number(v, readers[v])}
+    return {n: readers[v] for n, v in model.initializers.items() if v in readers and n not in left_out
+            and v not in of_the_program and not is_exported_number(v, readers[v])}
 
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],

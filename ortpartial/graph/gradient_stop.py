@@ -100,8 +100,10 @@ def replace_gradient(y: Value, x: Value) -> Value:
 
 
 def gradient_reads(node: Node) -> tuple[Value, ...]:
-    """What the gradient of a node goes to: all that it reads, and of a StraightThrough the second input alone."""
-    return node.reads[1:] if node.op_type == "StraightThrough" else node.reads
+    """What the gradient of a node goes to: all that it reads, and of some operators one input alone."""
+    if node.op_type == "StraightThrough":
+        return node.reads[1:]
+    return node.reads[:1] if node.op_type == "CastLike" else node.reads  # of the other input, the type alone is read
 
 
 def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) -> list[Value]:

@@ -251,6 +251,7 @@ def test_the_body_of_a_body():
     assert_as_torch(op.HardSwish, F.hardswish, [real(2, 3)])
 
 
+@pytest.mark.usefixtures("unruled")
 def test_no_rule_and_no_body_is_an_error_that_names_node_operator_and_way_out():
     x = variable("x", "float32", [2, 2])
     y, *_ = make_node(schema_of("Unique", "", OPSET), [x], {}, name="volume").outputs

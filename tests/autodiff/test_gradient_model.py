@@ -205,6 +205,7 @@ def test_settings():
         gradient_model(linear(), suffix="")
 
 
+@pytest.mark.usefixtures("unruled")
 def test_operator_without_a_gradient():
     x = variable("x", "float32", ["N", 3])
     model = build([x], {"y": op.Hardmax(x), "z": op.Exp(x)})

@@ -126,8 +126,8 @@ def test_parameters_of_one_number_are_trained(y):
 
 @pytest.mark.parametrize(("name", "values", "is_trained"), [
     ("val_160", [[0, -np.inf, -np.inf], [0, 0, 3.4e38 * -1]], False), ("val_160", np.zeros((2, 3)), False),
-    ("val_160", [[0, -10000, 0]], False), ("val_160", [[0, -1, 0]], True), ("bias", [[0, -np.inf, 0]], True),
-    ("val_160", [0, 0, 0], True),
+    ("val_160", [[0, -10000, 0]], False), ("val_160", [[0, -1, 0]], True), ("bias", [[0, -np.inf, 0]], False),
+    ("bias", [[0, 0, 0]], True), ("val_160", [0, 0, 0], True),
 ])
 def test_masks_of_the_program_are_not_trained(name, values, is_trained):
     """The additive mask of attention, which exporters compute beforehand where it does not depend on the inputs."""
@@ -152,3 +152,99 @@ def test_reasons():
         "val_7": "a number that Div reads"}
     other = load(build([x], {"y": op.Gather(x * parameter("w", 4), i, axis=1), "z": x + parameter("v", 4)}))
     assert explain_untrained(other, ["w"], ["y"]) == {"i": "int64, no real numbers", "v": "no gradient reaches it"}
+
+
+# Numbers of the program by their use: angles, tables of positions, settings of operators.
+
+TOKENS = variable("tokens", "int64", ["N", 5])
+FREQUENCIES = 10000.0 ** (-np.arange(4) / 4)
+STATES = op.Gather(parameter("E", 11, 8), TOKENS)
+
+
+def turn(angles, states=STATES):
+    """A rotary embedding: states turned by angles."""
+    first, second = op.Split(states, [4, 4], axis=2, n_outputs=2)
+    cos, sin = op.Cos(angles), op.Sin(angles)
+    return op.Concat(first * cos - second * sin, second * cos + first * sin, axis=2)
+
+
+def number(name, values):
+    return constant(np.array(values, np.float32), hint=name)
+
+
+def count(dtype=1):
+    """The positions of the tokens."""
+    return op.Unsqueeze(op.Cast(op.Range(0, op.Squeeze(op.Shape(TOKENS, start=1), [0]), 1), to=dtype), [1])
+
+
+LEARNED = {"E", "learned"}
+
+
+@pytest.mark.parametrize(("values", "y", "is_trained"), [
+    (FREQUENCIES, lambda v: turn(count() * v), False),
+    (FREQUENCIES[None], lambda v: turn(count() @ v), False),
+    (FREQUENCIES[:, None], lambda v: turn(op.Transpose(v @ op.Transpose(count(), perm=[1, 0]), perm=[1, 0])), False),
+    (FREQUENCIES[::-1], lambda v: turn(6.28 * count() / op.Expand(v, [1, 4])), False),
+    (FREQUENCIES[:2], lambda v: turn(op.Concat(*[op.Unsqueeze(op.Range(0.0, 5.0, 1.0), [1]) * v] * 2, axis=1)), False),
+    # Numbers in any order, a matrix, of real inputs (as in a network of sines), and angles that are read elsewhere.
+    (FREQUENCIES[[1, 0, 3, 2]], lambda v: turn(count() * v), True),
+    (np.outer([1, 2], FREQUENCIES), lambda v: turn(op.Concat(count(), count(), axis=1) @ v), True),
+    (FREQUENCIES, lambda v: turn(STATES[:, :, :4] * v), True),
+    (FREQUENCIES, lambda v: op.Concat(op.Sin(count() * v), op.Sin(2 * count() * v), axis=1) * STATES, True),
+    (FREQUENCIES, lambda v: op.Concat(turn(count() * v), STATES[:, :, :4] * v, axis=2), True),
+    (FREQUENCIES, lambda v: op.Concat(turn(count() * v), op.Expand(count() * v, [2, 5, 4]), axis=2), True),
+])
+def test_angles_are_not_trained(values, y, is_trained):
+    model = load(build([TOKENS], {"y": y(number("learned", values))}))
+    trained = resolve_weights(model, None, ["y"])
+    assert set(trained) == (LEARNED if is_trained else {"E"})
+    if not is_trained:
+        assert explain_untrained(model, trained, ["y"])["learned"] == (
+            "angles of a rotary embedding, which feed cos and sin alone: trained by name only")
+        assert resolve_weights(model, ["learned"], ["y"]) == ["learned"]
+        with pytest.raises(ModelError, match="matches nothing that can be trained; 'learned', for example: angles of "):
+            resolve_weights(model, "learned*", ["y"])
+
+
+SINES = np.outer(np.arange(6), FREQUENCIES)
+RANDOM = np.random.default_rng(0).normal(size=(6, 8))
+
+
+@pytest.mark.parametrize(("values", "is_trained"), [
+    (np.concatenate([np.sin(SINES), np.cos(SINES)], 1), False),
+    (np.stack([np.sin(SINES), np.cos(SINES)], 2).reshape(1, 6, 8), False),
+    (np.repeat(np.cos(SINES), 2, 1), False),
+    (RANDOM, True), (np.zeros((6, 8)), True), (np.ones((6, 8)), True),
+    (np.concatenate([np.sin(SINES), np.cos(SINES)], 1) + 0.01 * RANDOM, True),
+])
+def test_tables_of_sines_are_not_trained(values, is_trained):
+    """Unlike learned positions, whatever their names are."""
+    table = number("learned", values)
+    rows = op.Slice(table, [0], [5], [1]) if values.ndim == 3 else op.Gather(table, [0, 1, 2, 3, 4])
+    model = load(build([TOKENS], {"y": STATES + rows}))
+    assert set(resolve_weights(model, None, ["y"])) == (LEARNED if is_trained else {"E"})
+    if not is_trained:
+        assert explain_untrained(model, ["E"], ["y"])["learned"] == (
+            "a table of the sines and cosines of positions: trained by name only")
+
+
+def test_sines_that_a_product_reads_are_trained():
+    model = load(build([TOKENS], {"y": STATES @ number("learned", np.sin(np.outer(np.arange(8), FREQUENCIES)))}))
+    assert set(resolve_weights(model, None, ["y"])) == LEARNED
+
+
+def test_learned_scales_are_trained():
+    """The weight of a root mean square norm, a scale of each layer, and the slopes of one."""
+    y = op.Mul(STATES, number("learned", FREQUENCIES.repeat(2)))
+    y = y + op.PRelu(y, number("slope", [0.25])) * number("gamma", np.full(8, 1e-5))
+    assert set(resolve_weights(load(build([TOKENS], {"y": y})), None, ["y"])) == LEARNED | {"slope", "gamma"}
+
+
+def test_settings_of_operators_are_not_trained():
+    image = variable("image", "float32", ["N", 1, 4, 4])
+    y = op.Conv(image, parameter("W", 2, 1, 3, 3))
+    y = op.Resize(y, number("roi", np.zeros(8)), number("scales", [1, 1, 2, 1.5]), mode="linear",
+                  coordinate_transformation_mode="tf_crop_and_resize")
+    model = load(build([image], {"y": y}))
+    assert resolve_weights(model, None, ["y"]) == ["W"]
+    assert explain_untrained(model, ["W"], ["y"])["scales"] == "a setting of Resize"

@@ -18,7 +18,7 @@ agraph (float[N, 8] x) => (float[a] y)
 
 
 @pytest.fixture
-def at(tmp_path, monkeypatch):
+def at(tmp_path, monkeypatch, unruled):
     """A folder with several models."""
     monkeypatch.chdir(tmp_path)
     x = variable("x", "float32", ["N"])

@@ -228,6 +228,7 @@ def model_of(f, *weights, shape=("N", 2)):
          "scores of shape (N, C) or (N, C, d, ...) were expected"),
     ],
 )
+@pytest.mark.usefixtures("unruled")
 def test_models_that_cannot_be_trained(model, settings, error, message):
     with pytest.raises(error, match=re.escape(message)):
         optimizer(model, **settings)

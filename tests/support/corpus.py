@@ -83,19 +83,21 @@ OPSETS = {}
 
 
 def load():
-    """Cases of one node that has a gradient, by name: (node, its inputs, its outputs)."""
+    """Cases of one node of floats, by name: (node, its inputs, its outputs); with a gradient, and without by nature."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases divide by zero on purpose when they are made
         tests = load_model_tests(kind="node")
-    cases = {}
+    cases, constant_cases = {}, {}
     for test in tests:
         nodes = test.model.graph.node
-        if len(nodes) == 1 and nodes[0].domain == "" and differentiable(nodes[0].op_type):
+        is_constant = ("", nodes[0].op_type) in CONSTANT
+        if len(nodes) == 1 and nodes[0].domain == "" and (is_constant or differentiable(nodes[0].op_type)):
             inputs, outputs = ([array(v) for v in some] for some in test.data_sets[0])
             if all(any(v.dtype in FLOATS for v in some) for some in (inputs, outputs)):
                 name = test.name.removeprefix("test_")
-                cases[name], OPSETS[name] = (test.model.graph, inputs, outputs), test.model.opset_import
-    return cases
+                (constant_cases if is_constant else cases)[name] = test.model.graph, inputs, outputs
+                OPSETS[name] = test.model.opset_import
+    return cases, constant_cases
 
 
 def array(v):
@@ -115,16 +117,16 @@ def has_body(schema):
     return schema.has_function or schema.has_context_dependent_function
 
 
-CASES = load()
+CASES, CONSTANT_CASES = load()
 
 
-def expression(graph, inputs, opset=OPSET):
+def expression(graph, inputs, opset=OPSET, settings=SETTINGS):
     """The node of a case as a function of its floating-point inputs, the others being constants; and these inputs."""
     (node,) = graph.node
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     schema = schema_of(node.op_type, "", max(opset, OPSET))
     arrays = dict(zip((i.name for i in graph.input), inputs, strict=True))
-    names = [n for n in arrays if arrays[n].dtype in FLOATS and n not in SETTINGS.get(node.op_type, ())]
+    names = [n for n in arrays if arrays[n].dtype in FLOATS and n not in settings.get(node.op_type, ())]
 
     def f(*x):
         values = {n: constant(v) for n, v in arrays.items()} | dict(zip(names, x, strict=True)) | {"": None}

@@ -63,6 +63,9 @@ TRANSFORMERS = {
 }
 
 
+DECODERS = ("gemma", "gpt2", "gpt_neox", "llama", "mistral", "qwen2")
+
+
 class Only(nn.Module):
     """The last hidden state of a model."""
 
@@ -71,8 +74,8 @@ class Only(nn.Module):
         self.net = net
 
     def forward(self, x):
-        # Without a mask, the positions of GPT-2 tell sequences apart, by an operator that torch's older exporter lacks.
-        mask = {"attention_mask": torch.ones_like(x)} if self.net.config.model_type == "gpt2" else {}
+        # Without a mask, positions of a decoder tell sequences apart, by an operator that torch's older exporter lacks.
+        mask = {"attention_mask": torch.ones_like(x)} if self.net.config.model_type in DECODERS else {}
         y = self.net(x, **mask)
         return y[0] if isinstance(y, tuple) else y if isinstance(y, torch.Tensor) else y.last_hidden_state
 
@@ -122,8 +125,11 @@ def make_module(name):
     return Only(net.get_encoder() if kind in ("Whisper", "Bart") else net), shape
 
 
-def exported(name, dynamo, dtype=torch.float32, opset=18):
-    """A module with parameters that differ from one another, its input, and the model that torch exports."""
+def exported(name, dynamo, dtype=torch.float32, opset=18, sizes=()):
+    """A module with parameters that differ from one another, its input, and the model that torch exports.
+
+    `sizes` names the first axes of the input, which are of any size then.
+    """
     torch.manual_seed(0)
     net, shape = make_module(name)
     net.eval()
@@ -139,6 +145,10 @@ def exported(name, dynamo, dtype=torch.float32, opset=18):
         net.eval().to(dtype)
     x = torch.randint(3, 31, shape) if shape == TOKENS else torch.randn(shape, dtype=dtype)
     keep = {"optimize": False} if dynamo else {"training": TrainingMode.PRESERVE, "do_constant_folding": False}
+    if sizes and dynamo:
+        keep["dynamic_shapes"] = ({i: torch.export.Dim(n) for i, n in enumerate(sizes)},)
+    elif sizes:
+        keep["dynamic_axes"] = {"x": dict(enumerate(sizes))}
     with TemporaryDirectory() as folder:
         torch.onnx.export(net, (x,), f"{folder}/net.onnx", dynamo=dynamo, input_names=["x"], output_names=["y"],
                           opset_version=opset, verbose=False, **keep)

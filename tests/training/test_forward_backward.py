@@ -295,6 +295,7 @@ def test_no_rows_where_an_operator_would_crash(make, operator):
         layer.forward(np.zeros((0, 2), np.float32))
 
 
+@pytest.mark.usefixtures("unruled")
 def test_errors_at_once():
     x, w = variable("x", "float32", ["N", 2, 2]), constant(np.ones((2, 2), np.float32), hint="w")
     with pytest.raises(NoGradientError, match="operator Unique has neither"):

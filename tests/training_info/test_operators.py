@@ -353,6 +353,7 @@ def test_message(text, message):
         run(node_text(text))
 
 
+@pytest.mark.usefixtures("unruled")
 def test_an_operator_without_a_gradient_is_named():
     with pytest.raises(NoGradientError, match="operator Unique has neither a rule nor a body"):
         run(f"""g (float[1,4,1] x) => (float[1,4,1] o) {{

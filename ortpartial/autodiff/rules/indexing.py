@@ -46,6 +46,13 @@ def _(x, k, *, ys, dy, axis):
     return op.ScatterElements(zeros_like(x), ys[1], dy, axis=axis)
 
 
+@vjp("Unique")
+def _(x, *, ys, dy, axis):
+    # Of equal elements, the first one is moved to y.
+    first, flat = ys[1], axis is None
+    return scatter_back(dy, x, lambda i: op.Gather(op.Reshape(i, [-1]) if flat else i, first, axis=0 if flat else axis))
+
+
 @vjp("ScatterElements")
 def _(x, indices, updates, *, dy, axis, reduction):
     def pick(v):

@@ -5,7 +5,7 @@ from ortpartial.graph import op
 from ortpartial.model import ML_OPERATORS, compute_ml
 
 from ..grad import composed
-from ..registry import no_gradient
+from ..registry import no_gradient, refuse_gradient
 
 DOMAIN = "ai.onnx.ml"
 
@@ -30,5 +30,7 @@ def _(x, i):
 
 
 # A gradient by the leaves does not come here: a TreeEnsemble that is read is a choice among its leaves.
-no_gradient("Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "LabelEncoder", "OneHotEncoder",
-            "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "ZipMap", domain=DOMAIN)
+no_gradient("Binarizer", "CategoryMapper", "LabelEncoder", "OneHotEncoder", "TreeEnsemble", "TreeEnsembleClassifier",
+            "TreeEnsembleRegressor", domain=DOMAIN)
+refuse_gradient("CastMap", "DictVectorizer", domain=DOMAIN,
+                reason="a gradient goes through tensors, and not through maps; train an output before it")

@@ -6,6 +6,7 @@ from operator import add
 
 import numpy as np
 
+from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Value, cast, constant, op
 
 from ..grad import composed
@@ -110,8 +111,11 @@ def band_matrix(x: Value, width: int, weight: float) -> Value:
 
 
 @vjp("Dropout")
-def _(x, ratio=None, training_mode=None, *, ys, dy):
+def _(x, ratio=None, training_mode=None, *, ys, dy, node, wanted):
     if training_mode is None or (training_mode.array is not None and not training_mode.array):
         return dy
+    if wanted[1]:
+        raise NoGradientError(f"{node!r} has no gradient by its ratio, which decides what is dropped; leave out of "
+                              f"weights_to_train what it follows from.")
     dx = dy * cast(ys[1], dy) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
     return dx if training_mode.array is not None else op.Where(training_mode, dx, dy)

@@ -14,7 +14,8 @@ from .shape import concat_sizes, slice_shape
 
 
 @vjp("Resize")
-def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, axes):
+def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, wanted, axes):
+    check_places(node, wanted)
     resized = [axis % x.rank for axis in axes or range(x.rank)]
     for i, axis in enumerate(resized):
         if is_resized(node, i, axis, x, y):
@@ -22,6 +23,18 @@ def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, axes):
             a = shared_ratio_matrix(node, x, i, resized) if several else resize_matrix(node, x, i, axis, len(resized))
             dy = multiply_along(a, dy, axis, x.rank)
     return dy.stated(x.shape)
+
+
+def check_places(node: Node, wanted: Sequence[bool]) -> None:
+    """Raise for a gradient by what moves the places between which Resize interpolates; the nearest one is not moved."""
+    if node.attribute("mode") == "nearest":
+        return
+    crops = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    _, roi, scales, *_ = *wanted, False, False
+    if scales or (roi and crops):
+        raise NoGradientError(f"{node!r} has no gradient by its {'scales' if scales else 'roi'}; leave out of "
+                              f"weights_to_train what these follow from, or sample by GridSample, which has one by its "
+                              f"grid.")
 
 
 def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:

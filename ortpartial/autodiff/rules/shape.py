@@ -180,5 +180,11 @@ def _(x, sequence_lens, *, dy, batch_axis, time_axis):
     return op.ReverseSequence(dy, sequence_lens, batch_axis=batch_axis, time_axis=time_axis)
 
 
-no_gradient("Shape", "Size", "Constant", "ConstantOfShape", "Range", "EyeLike")
+@vjp("Range")
+def _(start, limit, delta, *, dy):
+    i = op.Range(0, op.Size(dy), 1)
+    return dy, None, dy * cast(i, dy)
+
+
+no_gradient("Shape", "Size", "Constant", "ConstantOfShape", "EyeLike", "MelWeightMatrix")
 no_gradient("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")

@@ -50,6 +50,9 @@ CASES = rows(
     ("Compress all", op.Compress, [real(3, 2), I([False, True, True, False, True])]),
     ("TopK", lambda x: op.TopK(x, [2])[0], [apart(3, 4)]),
     ("TopK smallest, first axis", lambda x: op.TopK(x, [2], axis=0, largest=0)[0], [apart(3, 4)]),
+    ("Unique", lambda x: op.Unique(x), [apart(3, 4)]),
+    ("Unique axis", lambda x: op.Unique(x, axis=1), [apart(3, 4)]),
+    ("Unique last axis, as it comes", lambda x: op.Unique(x, axis=-1, sorted=0), [apart(3, 2, 4)]),
     ("ScatterElements", op.ScatterElements, [real(3, 3), I([[1, 0, 2]]), real(1, 3)]),
     ("ScatterElements axis", at(op.ScatterElements, axis=1), [real(2, 4), I([[1, 3], [0, 2]]), real(2, 2)]),
     ("ScatterElements add", at(op.ScatterElements, reduction="add"), [real(3, 2), I([[1, 1], [1, 0]]), real(2, 2)]),
@@ -94,6 +97,17 @@ def test_picks_and_places(f, args):
     check_gradient(f, args, directions=1)
 
 
+@pytest.mark.parametrize(("axis", "x", "dy", "expected"), [
+    (None, [2.0, 1.0, 2.0], [5.0, 7.0], [7.0, 5.0, 0.0]),
+    (0, [[2.0, 1.0], [3.0, 0.0], [2.0, 1.0]], [[5.0, 6.0], [7.0, 8.0]], [[5.0, 6.0], [7.0, 8.0], [0.0, 0.0]]),
+])
+def test_of_equal_elements_the_first_one_has_the_gradient(axis, x, dy, expected):
+    v = variable("x", "float32", I(x).shape)
+    y = op.Unique(v, axis=axis)
+    (dx,) = Session(build([v], grad(y, [v], [constant(I(dy, np.float32))]))).run({"x": I(x, np.float32)}).values()
+    assert dx.tolist() == expected
+
+
 # Reductions as torch calls them, and what is updated by what.
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 UPDATED = [
@@ -104,6 +118,9 @@ UPDATED = [
 TORCH = rows(
     ("Gather", op.Gather, lambda x, i: x[i], [real(4, 3), I([[1, 1], [3, 1]])]),
     ("Gather axis", at(op.Gather, axis=1), lambda x, i: x[:, i], [real(4, 3), I([2, 2, 0])]),
+    # torch.unique has no gradient; of different numbers, it sorts them, and of rows it sorts their first column.
+    ("Unique", lambda x: op.Unique(x), lambda x: x.flatten().sort()[0], [apart(3, 4)]),
+    ("Unique rows", lambda x: op.Unique(x, axis=0), lambda x: x[x[:, 0].argsort()], [apart(4, 3)]),
     ("GatherElements", op.GatherElements, lambda x, i: x.gather(0, i), [real(3, 3), I([[0, 1, 2], [0, 0, 0]])]),
     ("ScatterElements", op.ScatterElements, lambda x, i, u: x.scatter(0, i, u),
      [real(3, 3), I([[1, 0, 2]]), real(1, 3)]),

@@ -6,6 +6,7 @@ import torch
 from table import NOTHING, OLD, REPEATED, assert_as_torch, real, rows
 
 from ortpartial.autodiff.grad import grad
+from ortpartial.exceptions import NoGradientError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.testing import check_gradient, evaluate
@@ -141,6 +142,14 @@ def test_dropout_in_training_scales_by_its_own_mask(training, ratio):
     if training is None:
         found = evaluate(model, {"x": np.ones(1000, np.float32), "mode": np.array(False)})
         assert found["dx"].tolist() == [1] * 1000
+
+
+def test_the_ratio_of_dropout_is_refused():
+    """A number that is drawn lies on one side of it: that a larger one drops more is no slope."""
+    x, ratio = variable("x", "float32", [3]), variable("ratio", "float32", [])
+    with pytest.raises(NoGradientError, match="Dropout> has no gradient by its ratio, which decides what is dropped;"):
+        grad(op.Dropout(x, ratio, constant(True)), [ratio])
+    assert grad(op.Dropout(x, ratio), [ratio])[0].array == 0
 
 
 RMS = rows(

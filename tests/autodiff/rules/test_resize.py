@@ -102,6 +102,23 @@ def test_scales_known_at_run_time():
     check_gradient(lambda x, s: op.Resize(x, None, op.Cast(s, to=1)), args, wrt=[0], directions=1, order=1)
 
 
+@pytest.mark.parametrize(("i", "name"), [(0, "roi"), (1, "scales")])
+def test_what_moves_places_is_refused(i, name):
+    """The nearest element remains the same one."""
+    x = variable("x", "float32", [4])
+    moving = [variable("roi", "float32", [2]), variable("scales", "float32", [1])]
+    for mode, crops in (("nearest", "tf_crop_and_resize"), ("linear", "tf_crop_and_resize"), ("linear", "half_pixel")):
+        y = op.Resize(x, *moving, mode=mode, coordinate_transformation_mode=crops)
+        if mode == "nearest" or (name == "roi" and crops == "half_pixel"):
+            (d,) = evaluate(build([x, *moving], grad(y, [moving[i]])),
+                            {"x": real(4).astype(np.float32), "roi": np.array([0, 1], np.float32),
+                             "scales": np.array([2], np.float32)}).values()
+            assert not d.any()
+            continue
+        with pytest.raises(NoGradientError, match=f"Resize> has no gradient by its {name}; leave out of weights_to_tr"):
+            grad(y, [moving[i]])
+
+
 def torch_resized(**settings):
     return lambda x: F.interpolate(x, **settings)
 

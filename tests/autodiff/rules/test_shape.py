@@ -79,6 +79,9 @@ CASES = rows(
     ("Tile", lambda x: op.Tile(x, [2, 3]), [real(2, 3)]),
     ("Tile nothing", lambda x: op.Tile(x, [2, 3]), [real(0, 3)], NOTHING),
     ("Tile at run time", op.Tile, [real(2, 3), np.array([2, 1])]),
+    ("Range", lambda a, d: op.Range(a, 5.0, d), [real() / 3, np.array(0.7)]),
+    ("Range down", op.Range, [np.array(v) for v in (3.3, -1.1, -0.7)]),
+    ("Range of nothing", lambda a, d: op.Range(a, -2.0, d), [real() / 3, np.array(0.7)], NOTHING),
     ("Trilu", op.Trilu, [real(3, 4)]),
     ("Trilu lower, shifted", lambda x: op.Trilu(x, 1, upper=0), [real(3, 4)]),
     ("DepthToSpace", lambda x: op.DepthToSpace(x, blocksize=2), [real(1, 8, 2, 3)]),
@@ -98,6 +101,8 @@ def test_moves(f, args):
 TORCH = rows(
     ("Transpose", lambda x: op.Transpose(x, perm=[2, 0, 1]), lambda x: x.permute(2, 0, 1), [real(2, 3, 4)]),
     ("Expand", lambda x: op.Expand(x, [4, 2, 3]), lambda x: x.expand(4, 2, 3), [real(2, 1)]),
+    ("Range", lambda a, d: op.Range(a, 5.0, d) ** 2, lambda a, d: (a + d * torch.arange(7)) ** 2,
+     [np.array(0.3), np.array(0.7)]),
     ("Concat", concat(1), lambda *x: torch.cat(x, 1), [real(2, 3), real(2, 1)]),
     ("Slice", slices([1], [3], [0]), lambda x: x[1:3], [real(4, 3)]),
     ("Slice steps", slices([0], [5], [1], [2]), lambda x: x[:, 0:5:2], [real(2, 5)]),
