@@ -193,7 +193,6 @@ def test_static_axes_need_no_shape(d, x, expected):
 # Operators without a rule.
 
 BODIES = rows(
-    ("HardSwish", op.HardSwish, F.hardswish, [real(2, 3)]),
     ("Mish", op.Mish, F.mish, [real(2, 3)]),
     ("ThresholdedRelu", op.ThresholdedRelu, lambda x: F.threshold(x, 1.0, 0.0), [real(2, 3)]),
 )

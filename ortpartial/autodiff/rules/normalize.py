@@ -9,6 +9,7 @@ import numpy as np
 from ortpartial.graph import Value, cast, constant, op
 
 from ..grad import composed
+from ..masks import gate
 from ..registry import vjp
 from .linear import multiply_along
 from .reduction import count_reduced, expand_to
@@ -76,7 +77,7 @@ def _(x, *, y, dy, axis, p):
     n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
     dx = (dy - signed_power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
     # Zero, which has no direction, stays zero, and its gradient is 0.
-    return dx * cast(n > 0, n)
+    return gate(dx, n > 0)
 
 
 @composed("LRN")
@@ -113,5 +114,5 @@ def band_matrix(x: Value, width: int, weight: float) -> Value:
 def _(x, ratio=None, training_mode=None, *, ys, dy):
     if training_mode is None or (training_mode.array is not None and not training_mode.array):
         return dy
-    dx = dy * cast(ys[1], dy) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
+    dx = gate(dy, ys[1]) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
     return dx if training_mode.array is not None else op.Where(training_mode, dx, dy)

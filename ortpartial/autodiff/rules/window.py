@@ -8,6 +8,7 @@ import numpy as np
 from ortpartial.graph import Node, Value, cast, constant, op, reshape_like
 
 from ..grad import composed, grad
+from ..masks import divide, guard
 from ..registry import vjp
 from .reduction import count_reduced, expand_to, share_among_ties
 from .shape import concat_sizes, scatter_flat, slice_shape
@@ -232,8 +233,8 @@ def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     *earlier, _ = extract_views(x, m, window)
     parts, rest = [], dy
     for v in earlier:
-        parts.append(rest * cast(op.Equal(v, ys[0]), dy))
-        rest = rest - parts[-1]
+        part, rest = divide(rest, op.Equal(v, ys[0]))
+        parts.append(part)
     apart = op.Concat(*(op.Reshape(v, [0, 0, 1, math.prod(m)]) for v in [*parts, rest]), axis=2)
     apart = op.Reshape(apart, [0, math.prod((apart.shape or ())[1:3]), math.prod(m)])
     return col2im(apart, spatial_sizes(x) or (), window)
