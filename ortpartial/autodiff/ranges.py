@@ -300,9 +300,9 @@ def _pow(node: Node, base: Range, exponent: Range) -> Range:
     if n == 2:
         return _square(node, base)
     if base.low < 0:
-        return Range(0.0 if whole and n % 2 == 0 else -INF, INF, kind)
+        return Range(0.0 if whole and n % 2 == 0 else -INF, INF, kind, base.is_nonzero and n > 0)
     low, high = (_power(e, n) for e in ((base.low, base.high) if n >= 0 else (base.high, base.low)))
-    return Range(low, high, kind)
+    return Range(low, high, kind, base.is_nonzero and n > 0)
 
 
 def _power(x: float, n: float) -> float:
@@ -351,14 +351,16 @@ def _where(node: Node, condition: Range, a: Range, b: Range) -> Range:
         # Only Softmax of a row that is hidden as a whole is NaN, without any other pole.
         is_softmax = y is not None and y.node is not None and y.node.op_type == "Softmax"
         joined = joined._replace(kind=a.kind if is_softmax else joined.kind)
-    if joined.kind == EXTENDED and joined.high < INF and c is not None and c.array is not None and c.array.ndim:
-        joined = joined._replace(kind=PARTLY_HIDDEN if _shows_some(c.array, a, b, node.outputs[0]) else EXTENDED)
+    is_constant = c is not None and c.array is not None and c.array.ndim > 0
+    if is_constant and joined.kind == EXTENDED and _shows_some(c.array, a, b, node.outputs[0]):
+        joined = joined._replace(kind=PARTLY_HIDDEN)
     return joined
 
 
 def _shows_some(condition: np.ndarray, a: Range, b: Range, y: Value) -> bool:
-    """Whether each row of a constant condition chooses the finite one of two values somewhere."""
-    if FINITE not in (a.kind, b.kind) or not y.shape or y.shape[-1] != condition.shape[-1]:
+    """Whether each row of a constant condition chooses a finite value somewhere, beside -∞."""
+    hides = (FINITE, -INF) in ((a.kind, b.high), (b.kind, a.high))
+    if not hides or not y.shape or y.shape[-1] != condition.shape[-1]:
         return False
     shown = condition if a.kind == FINITE else ~condition
     return bool(condition.size <= _MAX_SIZE and shown.any(axis=-1).all())

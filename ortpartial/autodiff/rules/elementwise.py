@@ -217,7 +217,7 @@ def _(x, *, y, dy, alpha):
 @vjp("HardSwish")
 def _(x, *, dy):
     h = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
-    return scale(dy, h) + gate(1 / 6 * (dy * x), op.And(h > 0, h < 1))
+    return scale(dy, h) + 1 / 6 * (gate(dy, op.And(h > 0, h < 1)) * x)
 
 
 # Arguments are compared with each other and not with the output: on the CPU, onnxruntime (1.19.2 and 1.31.1 alike)
