@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from onnx import TensorProto
@@ -34,12 +33,13 @@ class Range(NamedTuple):
 #: Operators that pick sizes out of a shape.
 _PICKS = VIEWS | {"Cast", "Gather", "Slice"}
 
-_RANGES: WeakKeyDictionary[Any, Range] = WeakKeyDictionary()
+#: The range of most values: any finite numbers.
+_USUAL = Range()
 
 #: The reciprocal of a smaller number overflows, by the bytes and the digits of the element type.
 _SMALLEST = {(2, 3): 2.0**-16, (2, 2): 2.0**-128, (4, 6): 2.0**-128, (8, 15): 2.0**-1024}
 
-#: Of larger constants no range is computed: frozen weights of language models are read from disk as they are used.
+#: Of larger constants, such as frozen weights of language models that stay on disk, no range is computed.
 _MAX_SIZE = 2**22
 
 
@@ -54,67 +54,76 @@ def is_finite(v: Value) -> bool:
 
 def at_least(v: Value, low: float) -> Value:
     """The same value, whose elements the caller knows to be finite and at least a number above 0."""
-    _RANGES[_key(v)] = Range(low, INF, FINITE, _reciprocal_exists(v, low))
-    return v
+    return _state(v, Range(low, INF, FINITE, _reciprocal_exists(v, low)))
 
 
 def set_unbounded(v: Value) -> Value:
     """The same value, whose elements may be infinite or NaN; it must not have been read yet."""
-    _RANGES[_key(v)] = Range(kind=ANY)
+    return _state(v, Range(kind=ANY))
+
+
+def _state(v: Value, r: Range) -> Value:
+    """The same value, with a range that is kept where it is computed, as the values of cached properties are."""
+    (v.node or v).__dict__["_range"] = r
     return v
 
 
 def find_range(v: Value) -> Range:
     """The range of a value; each node is looked at once, whoever asks."""
-    if v.node is not None and not v.is_float:
-        return Range(0, 1) if v.type.tensor_type.elem_type == TensorProto.BOOL else _of_whole_numbers(v)
-    if (known := _RANGES.get(_key(v))) is not None:
-        return known if v.index == 0 and v.inner is None else Range(kind=known.kind)
     if v.node is None:
-        return _of_variable(v)
-    stack = [v.node]
+        r = v.__dict__.get("_range")
+        return _of_variable(v) if r is None else r
+    if not v.is_float:
+        return Range(0, 1) if v.type.tensor_type.elem_type == TensorProto.BOOL else _of_whole_numbers(v)
+    if (r := v.node.__dict__.get("_range")) is None:
+        r = _walk(v.node)
+    return r if v.index == 0 and v.inner is None else Range(kind=r.kind)
+
+
+def _walk(root: Node) -> Range:
+    """The range of a node, after those of all that it reads."""
+    stack = [root]
     while stack:
         node = stack[-1]
-        if node in _RANGES:
+        if "_range" in node.__dict__:
             stack.pop()
             continue
-        if waiting := [x.node for x in _reads(node) if x.node is not None and x.node not in _RANGES]:
+        waiting = [x.node for x in _reads(node) if x.node is not None and "_range" not in x.node.__dict__]
+        if waiting:
             stack.extend(waiting)
         else:
-            _RANGES[node] = _of_node(node)
-    return find_range(v)
+            node.__dict__["_range"] = _of_node(node)
+            stack.pop()
+    return root.__dict__["_range"]
 
 
 def _of_whole_numbers(v: Value) -> Range:
-    """The range of computed whole numbers: sizes are at least 1, as nothing is computed of a tensor without elements."""
+    """The range of whole numbers: sizes are at least 1, as nothing is computed of a tensor without elements."""
     while v.node is not None and v.node.op_type in _PICKS and v.node.inputs[0] is not None:
         v = v.node.inputs[0]
     return Range(1, is_nonzero=True) if v.node is not None and v.node.op_type in ("Shape", "Size") else Range()
 
 
-def _key(v: Value) -> Any:
-    return v if v.node is None else v.node
-
-
 def _reads(node: Node) -> list[Value]:
     """The real numbers that a node and its bodies compute with; flags, indices and sizes are finite anyway."""
-    return [x for x in (*node.reads, *(y for body in node.bodies for y in body.outputs)) if x.is_float]
+    reads = node.reads if not node.bodies else [*node.reads, *(y for body in node.bodies for y in body.outputs)]
+    return [x for x in reads if x.is_float]
 
 
 def _of_variable(v: Value) -> Range:
     """The range of an input, which is taken for finite, or of a constant."""
     a = v.array
     if a is None or not a.size or a.size > _MAX_SIZE or a.dtype.kind in "OUSc":
-        return Range()
+        return _USUAL
     numbers = a if a.dtype.kind == "f" else a.astype(np.float64)
     low, high = float(numbers.min()), float(numbers.max())
     if math.isnan(low):
-        found = Range(kind=ANY)
+        r = Range(kind=ANY)
     else:
         nearest = low if low > 0 else -high if high < 0 else float(np.abs(numbers).min())
-        found = Range(low, high, _kind_of(numbers, low, high), _reciprocal_exists(v, nearest))
-    _RANGES[v] = found
-    return found
+        r = Range(low, high, _kind_of(numbers, low, high), _reciprocal_exists(v, nearest))
+    _state(v, r)
+    return r
 
 
 def _kind_of(numbers: np.ndarray, low: float, high: float) -> int:
@@ -137,15 +146,16 @@ def _of_node(node: Node) -> Range:
     """The range of the first output of a node, from those of what it reads."""
     y, rule = node.outputs[0], None if node.domain else _RULES.get(node.op_type)
     if rule is None or not y.is_float:
-        return Range(kind=_worst(*map(find_range, _reads(node))))
-    r = rule(node, *(find_range(x) for x in node.inputs if x is not None))
-    nearest = r.low if r.low > 0 else -r.high if r.high < 0 else 0
-    return r._replace(is_nonzero=r.is_nonzero or _reciprocal_exists(y, nearest))
+        return Range(kind=ANY) if any([find_range(x).kind for x in _reads(node)]) else _USUAL
+    r = rule(node, *[find_range(x) for x in node.inputs if x is not None])
+    if r.is_nonzero or r.low <= 0 <= r.high:
+        return r
+    return r._replace(is_nonzero=_reciprocal_exists(y, r.low if r.low > 0 else -r.high))
 
 
 def _worst(*ranges: Range) -> int:
     """FINITE if all are, else ANY."""
-    return FINITE if all(r.kind == FINITE for r in ranges) else ANY
+    return ANY if any([r.kind for r in ranges]) else FINITE
 
 
 def _times(a: float, b: float) -> float:
@@ -200,7 +210,8 @@ def _keeps_rows(node: Node, a: Range, b: Range) -> bool:
 def _is_one_where_zero(node: Node, i: int, j: int) -> bool:
     """Whether one operand is Cast(Equal(v, 0)) of the other one, v."""
     v, one = node.inputs[i], node.inputs[j]
-    return one is not None and one.node is not None and one.node.op_type == "Cast" and _is_zero_of(one.node.inputs[0], v)
+    maker = None if one is None else one.node
+    return maker is not None and maker.op_type == "Cast" and _is_zero_of(maker.inputs[0], v)
 
 
 def _is_zero_of(condition: Value | None, v: Value | None) -> bool:
@@ -212,8 +223,8 @@ def _is_zero_of(condition: Value | None, v: Value | None) -> bool:
 
 
 def _sub(node: Node, a: Range, b: Range) -> Range:
-    low = a.low - b.high if -INF != a.low and b.high != INF else -INF
-    high = a.high - b.low if INF != a.high and b.low != -INF else INF
+    low = a.low - b.high if a.low != -INF and b.high != INF else -INF
+    high = a.high - b.low if a.high != INF and b.low != -INF else INF
     of = node.inputs[1].node if node.inputs[1] is not None else None
     if of is not None and of.inputs and of.inputs[0] == node.inputs[0] and not of.domain:
         if of.op_type in ("ReduceMax", "ReduceLogSumExp"):
@@ -343,7 +354,7 @@ def _clip(node: Node, *ranges: Range) -> Range:
 
 
 def _where(node: Node, condition: Range, a: Range, b: Range) -> Range:
-    c, x, y = node.inputs
+    c, _, y = node.inputs
     joined = _join(node, a, b)
     if _is_zero_of(c, y):
         joined = joined._replace(is_nonzero=a.is_nonzero)
@@ -351,8 +362,8 @@ def _where(node: Node, condition: Range, a: Range, b: Range) -> Range:
         # Only Softmax of a row that is hidden as a whole is NaN, without any other pole.
         is_softmax = y is not None and y.node is not None and y.node.op_type == "Softmax"
         joined = joined._replace(kind=a.kind if is_softmax else joined.kind)
-    is_constant = c is not None and c.array is not None and c.array.ndim > 0
-    if is_constant and joined.kind == EXTENDED and _shows_some(c.array, a, b, node.outputs[0]):
+    choice = None if c is None else c.array
+    if choice is not None and choice.ndim and joined.kind == EXTENDED and _shows_some(choice, a, b, node.outputs[0]):
         joined = joined._replace(kind=PARTLY_HIDDEN)
     return joined
 

@@ -149,7 +149,8 @@ def _complete_layer_normalization(node: AgentNode, graph: GraphProto, names: set
 
 def _check_mask(node: AgentNode) -> str | None:
     pole = node.graph.poles.get(node.node.output[0])
-    return _when(pole, f"its gradient is a product with a mask, which is NaN where that of {pole} behind it is infinite")
+    return _when(pole, f"its gradient is a product with a mask, which is NaN where that of {pole} behind it is "
+                       f"infinite")
 
 
 def _when(is_wrong: Any, reason: str) -> str | None:

@@ -35,8 +35,8 @@ __all__ = ["OrtGradientForwardBackward"]
 
 
 #: Attributes that follow from the others and hold sessions.
-_SESSIONS = ("_turn", "_agent", "_backward", "_cotangents", "_forward", "_gradient_cut", "_kept", "_selecting", "engine_",
-             "engine_reason_", "graphs")
+_SESSIONS = ("_turn", "_agent", "_backward", "_cotangents", "_forward", "_gradient_cut", "_kept", "_selecting",
+             "engine_", "engine_reason_", "graphs")
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         function = GraphFunction(leaves, {o: self._model.outputs[o] for o in self.outputs})
         cut = GradientCut(function, [*self.weights_to_train, *self.inputs], with_zeros=True)
         gradient, _ = cut.gradient
-        self._gradient_cut, self._selecting = cut, None
+        self._gradient_cut = cut
+        self._selecting: tuple[Session, list[str]] | None = None
         self._cotangents = list(gradient.leaves)[len(cut.leaves) :]
         self.graphs = {"forward": function.graph(cut.saved, fast=False), "backward": gradient.graph(fast=False)}
         self._forward = Session(self.graphs["forward"], device=self.device)

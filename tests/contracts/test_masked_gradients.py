@@ -104,7 +104,8 @@ def masks_alone(sizes):
     """All masks, one output each."""
     inputs = {f"x{i}": variable(f"x{i}", "float32", sizes) for i in range(len(FEW))}
     zero = constant(np.zeros(1, np.float32), hint="zero")
-    return build(inputs, {f"y{i}": MASKS[m][0](x + zero) for i, (m, x) in enumerate(zip(FEW, inputs.values(), strict=True))})
+    ys = [MASKS[m][0](x + zero) for m, x in zip(FEW, inputs.values(), strict=True)]
+    return build(inputs, {f"y{i}": y for i, y in enumerate(ys)})
 
 
 def of_torch():

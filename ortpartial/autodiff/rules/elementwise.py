@@ -39,10 +39,11 @@ def multiply(dy: Value, factor: Value) -> Value:
 def is_mask(v: Value) -> bool:
     """Whether a value is a mask of 0 and 1: booleans as numbers, or 1 less them, in any shape."""
     while v.node is not None and v.node.op_type in VIEWS | {"Expand", "Sub"}:
-        *ones, v = v.node.inputs[:2] if v.node.op_type == "Sub" else v.node.inputs[:1]
-        if any(one.array is None or not (one.array == 1).all() for one in ones):
+        first, last = v.node.reads[0], v.node.reads[-1]
+        if v.node.op_type == "Sub" and (first.array is None or not (first.array == 1).all()):
             return False
-    return v.node is not None and v.node.op_type == "Cast" and v.node.inputs[0].dtype == bool
+        v = last if v.node.op_type == "Sub" else first
+    return v.node is not None and v.node.op_type == "Cast" and v.node.reads[0].dtype == bool
 
 
 @vjp("Div")
