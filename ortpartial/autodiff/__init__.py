@@ -4,6 +4,7 @@ from . import rules  # noqa: F401  (rules register themselves)
 from .depth import find_depths
 from .grad import Gradient, backpropagate, composed, grad, nodes_between
 from .gradient_model import gradient_model
+from .ranges import set_unbounded
 from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
 from .rounding import check_rounding
 from .rules.channels import broadcast_channels
@@ -34,6 +35,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "grad",
     "gradient_model",
     "nodes_between",
+    "set_unbounded",
     # Rules.
     "composed",
     "elementwise",

@@ -19,6 +19,9 @@ Shape = tuple[int | str | None, ...]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
+#: Operators with an infinite derivative somewhere, or one that overflows.
+_POLES = frozenset({"Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt"})
+
 #: Operators whose output does not depend on the values of their inputs.
 _CONSTANT = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"})
 
@@ -54,6 +57,7 @@ class AgentGraph:
         self.constants = dict(_list_constants(graph))
         for name in wrt:
             self.constants.pop(name, None)
+        self.poles = self._find_poles()
         self.used = {i for node in graph.node for i in _list_inputs(node)} | outputs
 
     def is_float(self, name: str) -> bool:
@@ -75,6 +79,19 @@ class AgentGraph:
             if node.op_type not in _CONSTANT and not varied.isdisjoint(_list_inputs(node)):
                 varied.update(filter(self.is_float, node.output))
         return varied
+
+    def _find_poles(self) -> dict[str, str]:
+        """The active tensors behind which an operator has an infinite derivative somewhere, and the operator."""
+        poles: dict[str, str] = {}
+        for node in reversed(self.active_nodes):
+            behind = next((poles[o] for o in node.node.output if o in poles), "")
+            reads = [i for i in node.node.input if i in self.active]
+            if node.op_type == "Div":  # By what does not change, it only scales.
+                reads = [i for i in reads if behind or i == node.node.input[1]]
+            exponent = node.constant(1) if node.op_type == "Pow" else None
+            if behind or (node.op_type in _POLES and (exponent is None or (exponent < 1).any())):
+                poles.update(dict.fromkeys(reads, behind or node.op_type))
+        return poles
 
     def _find_useful(self, graph: GraphProto, outputs: set[str]) -> set[str]:
         """The floating-point tensors on which an output depends."""

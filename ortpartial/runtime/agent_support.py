@@ -147,6 +147,12 @@ def _complete_layer_normalization(node: AgentNode, graph: GraphProto, names: set
         graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), proto.input[2]))
 
 
+def _check_mask(node: AgentNode) -> str | None:
+    pole = node.graph.poles.get(node.node.output[0])
+    return _when(pole, f"its gradient is a product with a mask, which is NaN where that of {pole} behind it is "
+                       f"infinite")
+
+
 def _when(is_wrong: Any, reason: str) -> str | None:
     return reason if is_wrong else None
 
@@ -220,6 +226,9 @@ def _check_scatter(node: AgentNode) -> str | None:
     return _when(node.attribute("reduction", "none") != "none", "a reduction gives a wrong gradient")
 
 
+#: Operators whose gradient is a product with a mask; those of Relu and Where select.
+_MASKS = ("Clip", "Max", "Min")
+
 #: Where the agent of onnxruntime-training 1.19.2 returns a wrong gradient without an error, or ends the process.
 _REFUSED: dict[str, _Check] = {
     "AveragePool": _check_average_pool,
@@ -243,6 +252,7 @@ _REFUSED: dict[str, _Check] = {
                              "an output that is not used makes the gradient too small"),
     "Transpose": lambda n: _when(n.attribute("perm") is None, "it has no perm, and the rank of its input is not known"),
     "Where": _check_where,
+    **dict.fromkeys(_MASKS, _check_mask),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -256,6 +257,17 @@ def _pick(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return itemgetter(*places) if len(places) > 1 else lambda items: tuple([items[i] for i in places])
 
 
+def _are_finite(dys: Sequence[torch.Tensor | None]) -> bool:
+    """Whether cotangents are finite numbers, else the masks of a gradient select, as those of torch do.
+
+    What is on another device is not waited for, and there selecting costs nothing.
+    """
+    # A sum of 16 bits would overflow, as gradients are scaled.
+    return _is_functorch_active() or all(
+        d is None or (d.is_cpu and isfinite(d.detach().sum(dtype=torch.float32 if d.itemsize == 2 else None)))
+        for d in dys)
+
+
 class _StepGradient:
     """Our own gradient as two graphs: forward keeps only the tensors that backward reads.
 
@@ -280,7 +292,7 @@ class _StepGradient:
         self.kept_outputs = [names.index(n) for n in [*cut.outputs, *cut.saved]]
         self._keep = _pick([*self.kept_sources, *[len(function.sources) + i for i in self.kept_outputs]])
         self._all = tuple([i for i, _ in self.seeds]) if cut.gradient[0].outputs else None
-        self._gradients: dict[tuple[int, ...], tuple[TensorFunction, list[int]] | None] = {}
+        self._gradients: dict[tuple[tuple[int, ...], bool], tuple[TensorFunction, list[int]] | None] = {}
 
     @cached_property
     def _session(self) -> _TensorSession:
@@ -302,15 +314,18 @@ class _StepGradient:
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         present = tuple([i for i, _ in self.seeds if dys[i] is not None])
-        if present == self._all and not torch.is_grad_enabled():
+        finite = _are_finite(dys)
+        if finite and present == self._all and not torch.is_grad_enabled():
             session, pick = self._whole
             return pick([*session([*kept, *dys]), None])
         if not present:
             return [None] * len(self.function.leaves)
-        gradient = self._gradients.get(present) or self._gradient_of(present)
+        gradient = self._gradients.get((present, finite)) or self._gradient_of(present, finite)
+        if gradient is None and not finite:
+            gradient = self._gradient_of(present, True)
         if gradient is None:  # It would read values that were not kept: the missing cotangents are zeros.
             dys = self._fill_zeros(dys, shapes)
-            gradient = self._gradient_of(tuple(i for i, _ in self.seeds))
+            gradient = self._gradient_of(tuple(i for i, _ in self.seeds), True)
             assert gradient is not None
         function, positions = gradient
         if not function.function.outputs:  # These outputs depend on no wanted leaf.
@@ -340,17 +355,17 @@ class _StepGradient:
         return [torch.zeros(shapes[i], dtype=getattr(torch, outputs[o].dtype.name), device=device)
                 if (d := dys[i]) is None else d for i, o in self.seeds]
 
-    def _gradient_of(self, present: tuple[int, ...]) -> tuple[TensorFunction, list[int]] | None:
+    def _gradient_of(self, present: tuple[int, ...], finite: bool) -> tuple[TensorFunction, list[int]] | None:
         """The gradient where these outputs have a cotangent, and which of its outputs belongs to each leaf, or -1."""
-        if present not in self._gradients:
-            gradient = self.cut.backward([o for i, o in self.seeds if i in present])
+        if (present, finite) not in self._gradients:
+            gradient = self.cut.backward([o for i, o in self.seeds if i in present], finite)
             if gradient is not None:
                 function, names = gradient
                 positions = [names.index(n) if n in names else -1 for n in self.function.leaves]
-                self._gradients[present] = TensorFunction(function, self.function.placement), positions
+                self._gradients[present, finite] = TensorFunction(function, self.function.placement), positions
             else:
-                self._gradients[present] = None
-        return self._gradients[present]
+                self._gradients[present, finite] = None
+        return self._gradients[present, finite]
 
 
 class _AgentGradient:
@@ -391,7 +406,8 @@ class _AgentGradient:
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         agent_state, shapes = state
-        if torch.is_grad_enabled():
+        # Of Clip, Max, Min and Mul, the kernels of 1.19.2 make NaN of an infinite cotangent at a mask that is shut.
+        if torch.is_grad_enabled() or (self.function.engine != "agent" and not _are_finite(dys)):
             if self.function.engine == "agent":
                 raise SettingError("engine='agent' has no second derivative, which create_graph=True asks for; use "
                                    "engine='step' or 'auto'.")
@@ -447,6 +463,8 @@ class _LossGradient:
         gradients = state.pop() if state else self._session(kept)[self.count :]
         # What is on another device is not waited for.
         scale = dy.item() if dy.is_cpu else dy.reshape(())
+        if dy.is_cpu and not isfinite(scale):
+            return self.differentiable.backward(kept, dys, None)
         if not dy.is_cpu or scale != 1:
             for g in gradients:
                 g.mul_(scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +38,8 @@ __all__ = ["OrtGradientForwardBackward"]
 
 
 #: Attributes that follow from the others and hold sessions.
-_SESSIONS = ("_turn", "_agent", "_backward", "_cotangents", "_forward", "_kept", "engine_", "engine_reason_", "graphs")
+_SESSIONS = ("_turn", "_agent", "_backward", "_cotangents", "_forward", "_gradient_cut", "_kept", "_selecting",
+             "engine_", "engine_reason_", "graphs")
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         function = self._function(self._model)
         cut = GradientCut(function, [*self.weights_to_train, *self.inputs], with_zeros=True)
         gradient, _ = cut.gradient
+        self._gradient_cut = cut
+        self._selecting: tuple[Session, list[str]] | None = None
         self._cotangents = list(gradient.leaves)[len(cut.leaves) :]
         self.graphs = {"forward": function.graph(cut.saved, fast=False), "backward": gradient.graph(fast=False)}
         self._forward = Session(self.graphs["forward"], device=self.device)
@@ -286,8 +289,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
             with self._turn.lock:
                 gradients = {n: np.array(g.numpy()) for n, g in self._agent.backward(dys, state).items()}
         else:
-            feeds = {**state, **dict(zip(self._cotangents, dys, strict=True))}
-            arrays = self._backward.run({n: feeds[n] for n in self._backward.inputs}).values()
+            arrays = self._run_backward(state, dys)
             gradients = dict(zip([*self.weights_to_train, *self.inputs], arrays, strict=True))
         return (AliasDict({w: gradients[w] for w in self.weights_to_train}, self._model.aliases),
                 {i: gradients[i] for i in self.inputs if i in gradients})
@@ -317,6 +319,17 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         """The outputs of a model as a function of inputs and weights."""
         leaves = {**model.inputs, **{w: model.initializers[w] for w in self.weights_to_train}}
         return GraphFunction(leaves, {o: model.outputs[o] for o in self.outputs})
+
+    def _run_backward(self, state: Mapping[str, np.ndarray], dys: Sequence[np.ndarray]) -> Iterable[np.ndarray]:
+        """The gradients by our own graph, whose masks select where a cotangent is not finite, as those of torch do."""
+        session, cotangents = self._backward, self._cotangents
+        if not all(np.isfinite(d).all() for d in dys):
+            if self._selecting is None and (cut := self._gradient_cut.backward(self.outputs, finite=False)) is not None:
+                names = list(cut[0].leaves)[len(self._gradient_cut.leaves) :]
+                self._selecting = Session(cut[0].graph(fast=False), device=self.device), names
+            session, cotangents = self._selecting or (session, cotangents)
+        feeds = {**state, **dict(zip(cotangents, dys, strict=True))}
+        return session.run({n: feeds[n] for n in session.inputs}).values()
 
     def get_state(self) -> list[np.ndarray]:
         """Copies of the weights, in the order of `weights_to_train`.

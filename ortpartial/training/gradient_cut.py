@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.autodiff import backpropagate
+from ortpartial.autodiff import backpropagate, set_unbounded
 from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph import (
     RANDOM,
@@ -190,7 +190,8 @@ class GradientCut:
     saved : dict of str to Value
         What else it reads: further outputs for the forward graph.
     gradient : tuple of GraphFunction and list of str
-        The gradient where every seed has a cotangent, as `backward` returns it.
+        The gradient where every seed has a cotangent, as `backward` returns it. Its masks are multiplied in wherever
+        finite cotangents stay finite.
 
     Raises
     ------
@@ -213,7 +214,8 @@ class GradientCut:
         for name in wanted:
             if not (leaf := function.leaves[name]).is_float:
                 raise ModelError(f"{name!r} holds {leaf.dtype}, and only real numbers have a gradient.")
-        self.function, self.wanted, self.with_zeros = function, list(wanted), with_zeros
+        self.function, self.wanted = function, list(wanted)
+        self.recompute, self.with_zeros = recompute, with_zeros
         self.seeds = function.seeds
         self._taken = {*function.sources, *function.outputs}
         cotangents, gradients = self._backpropagate(self.seeds)
@@ -237,11 +239,13 @@ class GradientCut:
         self._taken.add(name)
         return name
 
-    def _backpropagate(self, seeds: Sequence[str]) -> tuple[dict[str, Value], dict[str, Value]]:
+    def _backpropagate(self, seeds: Sequence[str], finite: bool = True) -> tuple[dict[str, Value], dict[str, Value]]:
         """Variables for the cotangents of outputs, and the gradients by those wanted leaves that they depend on."""
         ys = [self.function.outputs[o] for o in seeds]
         dys = {o: variable(f"{o}_grad", y.dtype, y.shape) for o, y in zip(seeds, ys, strict=True)}
         leaves = [self.function.leaves[w] for w in self.wanted]
+        for dy in () if finite else dys.values():
+            set_unbounded(dy)
         gradients: Sequence[Value | None] = backpropagate(ys, list(dys.values()), leaves)
         if self.with_zeros:
             gradients = [zeros_like(x) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
@@ -274,7 +278,7 @@ class GradientCut:
         outputs = {self._free(f"{w}_grad"): g for w, g in gradients.items()}
         return GraphFunction(leaves, outputs, precomputed, is_gradient=True), list(gradients)
 
-    def backward(self, present: Sequence[str]) -> tuple[GraphFunction, list[str]] | None:
+    def backward(self, present: Sequence[str], finite: bool = True) -> tuple[GraphFunction, list[str]] | None:
         """The gradient where only some outputs have a cotangent.
 
         Its leaves are those of the cut, then the cotangents; its precomputed values are those of the cut, then the
@@ -284,15 +288,17 @@ class GradientCut:
         ----------
         present : sequence of str
             Some of `seeds`, in their order.
+        finite : bool
+            Whether their cotangents are finite numbers; else all masks select, and pass nothing where they are shut.
 
         Returns
         -------
         tuple of GraphFunction and list of str, or None
             The gradients, and the leaves that they belong to; None where it would read a value that was not kept.
         """
-        if list(present) == self.seeds:
+        if finite and list(present) == self.seeds:
             return self.gradient
-        cotangents, gradients = self._backpropagate(present)
+        cotangents, gradients = self._backpropagate(present, finite)
         gradient, leaves = self._make_gradient(cotangents, gradients)
-        missing = set(self._values_to_keep(gradients.values())) - set(gradient.sources.values())
-        return None if missing else (gradient, leaves)
+        read = {} if self.recompute else self._values_to_keep(gradients.values())
+        return (gradient, leaves) if set(gradient.sources.values()).issuperset(read) else None

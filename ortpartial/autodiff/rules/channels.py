@@ -8,6 +8,7 @@ from typing import Any
 
 from ortpartial.graph import Value, cast, constant, op, reshape_like
 
+from ..ranges import at_least
 from ..registry import vjp
 from .reduction import count_reduced, expand_to
 from .window import sum_per_channel
@@ -18,7 +19,7 @@ def _(x, scale, b, mean, var, *, dys, training_mode, momentum, epsilon):
     if training_mode:
         return batch_vjp(x, scale, dys, momentum, epsilon)
     dy = dys[0]
-    r = 1 / op.Sqrt(cast(var, x) + epsilon)
+    r = 1 / op.Sqrt(at_least(cast(var, x) + epsilon, epsilon))
     k = cast(scale, x) * r
     total, moment = sum_per_channel(dy, x), sum_per_channel(dy * (x - broadcast_channels(cast(mean, x), x)), x)
     dmean, dvar = -(total * k), -0.5 * moment * k * r * r

@@ -10,6 +10,7 @@ from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Subgraph, Value, cond, counter, op, rewrite, zeros_like
 
 from ..grad import backpropagate
+from ..ranges import is_finite, set_unbounded
 from ..registry import is_constant, vjp
 
 
@@ -163,7 +164,8 @@ def _backpropagate_loop(
     carried = _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
     for c in carried:
         _check_shape(node, body, c)
-    backward = _write_body(node, carried, captured, read, written, ends, asked)
+    backward = _write_body(node, carried, captured, read, written, ends, asked,
+                           all(map(is_finite, (*dys.values(), *node.outputs))))
     if backward is None:
         return [None] * len(wanted)
     cotangents = _run_backward(node, backward, ends, dys)
@@ -177,13 +179,18 @@ def _backpropagate_loop(
 
 def _write_body(
     node: Node, carried: Sequence[Carried], captured: Sequence[Value], read: Sequence[Stream],
-    written: Sequence[Stream], ends: Sequence[Stream], wanted: Collection[Value],
+    written: Sequence[Stream], ends: Sequence[Stream], wanted: Collection[Value], is_bounded: bool,
 ) -> BackwardBody | None:
-    """The body of the backward Scan, from the cotangents of `ends`; None where nothing wanted has a gradient."""
+    """The body of the backward Scan, from the cotangents of `ends`; None where nothing wanted has a gradient.
+
+    Cotangents that are finite are those of all iterations if they come out of the body as finite as they come in.
+    """
     (body,) = node.bodies
     since = next(counter)
     slices = [s for s in read if s.whole in wanted]
-    ds, dy, gradients = _differentiate_body(body, carried, captured, slices, ends)
+    ds, dy, gradients = _differentiate_body(body, carried, captured, slices, ends, is_bounded)
+    if is_bounded and not all(d is None or is_finite(d) for d in gradients.values()):
+        return _write_body(node, carried, captured, read, written, ends, wanted, False)
     captured = [x for x in captured if gradients[x] is not None]
     slices = [s for s in slices if gradients[s.slice] is not None]
     if not (captured or slices or any(c.first in wanted for c in carried)):
@@ -203,12 +210,14 @@ def _write_body(
 
 def _differentiate_body(
     body: Subgraph, carried: Sequence[Carried], captured: Sequence[Value], slices: Sequence[Stream],
-    ends: Sequence[Stream],
+    ends: Sequence[Stream], is_bounded: bool,
 ) -> tuple[list[Value], list[Value], dict[Value, Value | None]]:
     """Variables for the cotangents of carried values and of `ends`, and the gradients of the body's arguments."""
     # What is carried keeps its shape, but for sizes of a Loop that are not known.
     ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
     dy = [_like(s.slice, "dy") for s in ends]
+    for v in () if is_bounded else (*ds, *dy):
+        set_unbounded(v)
     wrt = _by(carried, captured, slices)
     outputs = [*(c.after for c in carried), *(s.slice for s in ends)]
     gradients = backpropagate(outputs, [*ds, *dy], wrt, {*body.inputs, *body.captured})

@@ -7,8 +7,10 @@ from operator import add
 
 import numpy as np
 
-from ortpartial.graph import Value, cast, op
+from ortpartial.graph import VIEWS, Value, cast, op
 
+from ..masks import divide, gate, scale
+from ..ranges import at_least
 from ..registry import elementwise, no_gradient, vjp
 
 # Arithmetic.
@@ -26,7 +28,22 @@ def _(a, b, *, dy):
 
 @vjp("Mul")
 def _(a, b, *, dy):
-    return (2 * dy * a, None) if a is b else (dy * b, dy * a)
+    return (2 * dy * a, None) if a is b else (multiply(dy, b), multiply(dy, a))
+
+
+def multiply(dy: Value, factor: Value) -> Value:
+    """dy · factor, in which a factor that is a mask selects, such as those of other gradients."""
+    return scale(dy, factor) if is_mask(factor) else dy * factor
+
+
+def is_mask(v: Value) -> bool:
+    """Whether a value is a mask of 0 and 1: booleans as numbers, or 1 less them, in any shape."""
+    while v.node is not None and v.node.op_type in VIEWS | {"Expand", "Sub"}:
+        first, last = v.node.reads[0], v.node.reads[-1]
+        if v.node.op_type == "Sub" and (first.array is None or not (first.array == 1).all()):
+            return False
+        v = last if v.node.op_type == "Sub" else first
+    return v.node is not None and v.node.op_type == "Cast" and v.node.reads[0].dtype == bool
 
 
 @vjp("Div")
@@ -146,15 +163,22 @@ elementwise("Asinh", lambda x, y: 1 / op.Sqrt(1 + x * x))
 elementwise("Acosh", lambda x, y: 1 / op.Sqrt(x * x - 1))
 elementwise("Atanh", lambda x, y: 1 / (1 - x * x))
 
-# Piecewise. Masks are multiplied in: Where with a scalar branch is slow in onnxruntime.
+# Piecewise.
 
-elementwise("Relu", lambda x, y: cast(y > 0, y))
-elementwise("Abs", lambda x, y: op.Sign(x))
+
+@vjp("Relu")
+def _(x, *, y, dy):
+    return gate(dy, y > 0)
+
+
+@vjp("Abs")
+def _(x, *, dy):
+    return scale(dy, op.Sign(x))
 
 
 @vjp("LeakyRelu")
 def _(x, *, dy, alpha):
-    return dy * (alpha + (1 - alpha) * cast(x > 0, dy))
+    return scale(dy, alpha + (1 - alpha) * cast(x > 0, dy))
 
 
 @vjp("Elu")
@@ -173,7 +197,7 @@ def _(x, *, y, dy, alpha, gamma):
 @vjp("PRelu")
 def _(x, slope, *, dy):
     positive = cast(x > 0, dy)
-    return dy * (positive + (1 - positive) * slope), dy * op.Min(x, 0)
+    return scale(dy, positive + (1 - positive) * slope), scale(dy, op.Min(x, 0))
 
 
 @vjp("Celu")
@@ -183,12 +207,18 @@ def _(x, *, y, dy, alpha):
 
 @vjp("Shrink")
 def _(x, *, dy, lambd):
-    return dy * cast(op.Abs(x) > lambd, dy)
+    return gate(dy, op.Abs(x) > lambd)
 
 
 @vjp("HardSigmoid")
 def _(x, *, y, dy, alpha):
-    return cast(op.And(y > 0, y < 1), dy) * (alpha * dy)
+    return gate(alpha * dy, op.And(y > 0, y < 1))
+
+
+@vjp("HardSwish")
+def _(x, *, dy):
+    h = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
+    return scale(dy, h) + 1 / 6 * (gate(dy, op.And(h > 0, h < 1)) * x)
 
 
 # Arguments are compared with each other and not with the output: on the CPU, onnxruntime (1.19.2 and 1.31.1 alike)
@@ -201,14 +231,13 @@ def _(x, min=None, max=None, *, dy):
     inside = [*([] if min is None else [x >= min]), *([] if max is None else [x <= max])]
     below = [*([] if min is None else [x < min]), *([] if max is None or min is None else [min <= max])]
     above = [] if max is None else [(x if min is None else op.Max(x, min)) > max]
-    return [cast(reduce(op.And, conditions), dy) * dy if conditions else default
+    return [gate(dy, reduce(op.And, conditions)) if conditions else default
             for conditions, default in ((inside, dy), (below, None), (above, None))]
 
 
 @vjp("Where")
 def _(condition, a, b, *, dy):
-    da = cast(condition, dy) * dy
-    return None, da, dy - da
+    return None, *divide(dy, condition)
 
 
 @vjp("Max")
@@ -228,10 +257,9 @@ def share_among_ties(
     if len(x) == 1:
         return [dy]
     others = [[*x[:i], *x[i + 1 :]] for i in range(len(x))]
-    masks = [cast(is_as_extreme(v, extreme(*rest) if len(rest) > 1 else rest[0]), dy)
-             for v, rest in zip(x, others, strict=True)]
-    share = dy / reduce(add, masks)
-    return [mask * share for mask in masks]
+    masks = [is_as_extreme(v, extreme(*rest) if len(rest) > 1 else rest[0]) for v, rest in zip(x, others, strict=True)]
+    share = dy / at_least(reduce(add, [cast(mask, dy) for mask in masks]), 1)
+    return [gate(share, mask) for mask in masks]
 
 
 # Types.

@@ -18,6 +18,7 @@ from ortpartial.graph import Node, Operators, Value, cast, constant, defaults, o
 from ortpartial.model import declare_schema, register_expansion
 
 from ..grad import backpropagate
+from ..masks import gate
 from ..registry import vjp
 from .linear import swap_last_axes
 from .microsoft import normalize_by_squares, refuse
@@ -383,7 +384,7 @@ class Rows:
     def take_old(self, d: Value) -> Value:
         """The cotangents of the keys or values of the past."""
         is_old = op.Unsqueeze(count(self.past) < self.first, [1, 3])
-        return op.Slice(d, [0], self.past, [2]) * cast(is_old, d)
+        return gate(op.Slice(d, [0], self.past, [2]), is_old)
 
 
 def least_number(x: Value) -> float:

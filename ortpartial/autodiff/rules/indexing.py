@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from ortpartial.graph import Value, cast, ones_like, op, reshape_like, shape_of, zeros_like
 
+from ..masks import gate, scale
+from ..ranges import at_least
 from ..registry import no_gradient, vjp
 from .reduction import factors_vjp
 from .shape import concat_sizes, in_float32, scatter_add, scatter_back, slice_shape
@@ -94,15 +96,15 @@ def scatter_vjp(
     # Computed again in float32: of float16, the runtime may compare a number before it was rounded with one after it.
     x, u = in_float32(x), in_float32(u)
     y = place(x, u, reduction=reduction)
-    kept, came = cast(op.Equal(x, y), dy), cast(op.Equal(u, pick(y)), dy)
-    share = dy / (kept + scatter_back(came, x, pick))
-    return kept * share, came * pick(share)
+    kept, came = op.Equal(x, y), op.Equal(u, pick(y))
+    share = dy / at_least(cast(kept, dy) + scatter_back(cast(came, dy), x, pick), 1)
+    return gate(share, kept), gate(pick(share), came)
 
 
 @vjp("OneHot")
 def _(indices, depth, values, *, dy, axis):
     hot = op.OneHot(indices, depth, zero_and_one(values), axis=axis)
-    on = op.ReduceSum(dy * hot, keepdims=0)
+    on = op.ReduceSum(scale(dy, hot), keepdims=0)
     off = op.ReduceSum(dy, keepdims=0) - on
     return None, None, op.Concat(op.Unsqueeze(off, [0]), op.Unsqueeze(on, [0]), axis=0)
 

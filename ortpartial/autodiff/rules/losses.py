@@ -4,6 +4,7 @@ import numpy as np
 
 from ortpartial.graph import Value, cast, constant, op
 
+from ..masks import scale
 from ..registry import vjp
 from .shape import slice_shape
 
@@ -41,8 +42,8 @@ def nll_vjp(
     else:
         n = op.ReduceSum(w, keepdims=0)
         n = n + cast(op.Equal(n, 0), n)
-        d, shift = -dy / n, x - op.ReduceSum(w * x, keepdims=0) / n
-    return w * d, op.ReduceSum(one * shift * d, [0, *range(2, x.rank)], keepdims=0)
+        d, shift = -dy / n, x - op.ReduceSum(scale(x, w), keepdims=0) / n
+    return scale(d, w), op.ReduceSum(scale(shift * d, one), [0, *range(2, x.rank)], keepdims=0)
 
 
 def one_hot(x: Value, labels: Value, ignore_index: int | None) -> Value:

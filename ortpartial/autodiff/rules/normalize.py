@@ -10,6 +10,7 @@ from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Value, cast, constant, op
 
 from ..grad import composed
+from ..masks import gate
 from ..registry import vjp
 from .linear import multiply_along
 from .reduction import count_reduced, expand_to
@@ -77,7 +78,7 @@ def _(x, *, y, dy, axis, p):
     n = op.ReduceL1(x, [axis]) if p == 1 else op.ReduceL2(x, [axis])
     dx = (dy - signed_power(y, p - 1) * op.ReduceSum(dy * y, [axis])) / (n + cast(op.Equal(n, 0), n))
     # Zero, which has no direction, stays zero, and its gradient is 0.
-    return dx * cast(n > 0, n)
+    return gate(dx, n > 0)
 
 
 @composed("LRN")
@@ -117,5 +118,5 @@ def _(x, ratio=None, training_mode=None, *, ys, dy, node, wanted):
     if wanted[1]:
         raise NoGradientError(f"{node!r} has no gradient by its ratio, which decides what is dropped; leave out of "
                               f"weights_to_train what it follows from.")
-    dx = dy * cast(ys[1], dy) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
+    dx = gate(dy, ys[1]) / (1 - (0.5 if ratio is None else cast(ratio, dy)))
     return dx if training_mode.array is not None else op.Where(training_mode, dx, dy)

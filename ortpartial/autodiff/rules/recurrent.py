@@ -16,9 +16,10 @@ from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, cast, constant, op, rewrite, zeros_like
 
 from ..grad import backpropagate, grad
+from ..masks import scale
 from ..registry import vjp
 from .shape import concat_sizes, slice_shape
-from .time import find_dependent, find_edge, flatten_steps, has_rows, like, scan_steps, state_step
+from .time import find_dependent, find_edge, flatten_steps, has_rows, like, like_cotangent, scan_steps, state_step
 
 #: From the contribution of x to the gates, and the states, to the next states, the first of which is the output.
 Step = Callable[..., Sequence[Value]]
@@ -114,7 +115,7 @@ class Direction:
     def shown(self, y: Value) -> Value:
         """The output y of a step: zero after the end of its sequence."""
         _, *going = self.read
-        return going[0] * y if going else y
+        return scale(y, going[0]) if going else y
 
 
 def make_directions(
@@ -200,7 +201,7 @@ def direction_vjp(way, x, y, dy, last):
     A Scan from the last step to the first carries e, the cotangents of the states. Its outputs at each step are what
     the other cotangents need, which are then one product over all steps.
     """
-    read, e = dict(way.read), [like(v, "e") for v in way.states]
+    read, e = dict(way.read), [like_cotangent(v, "e", *last, *([] if dy is None else [dy])) for v in way.states]
     s, *_ = read
     h, *cell = way.states
     hidden = h.shape[1]
@@ -210,7 +211,7 @@ def direction_vjp(way, x, y, dy, last):
         read[c] = flatten_steps(scan_steps(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
     total = list(e)
     if dy is not None:
-        read[dh := like(h, "dy")] = flatten_steps(dy, hidden)
+        read[dh := like_cotangent(h, "dy", dy)] = flatten_steps(dy, hidden)
         total[0] = e[0] + way.shown(dh)
     gradients = grad(way.new, [*way.states, s, *way.weights], total)
     before, across = gradients[: len(e)], gradients[len(e) :]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from ortpartial.graph import Value, cast, op, shape_of
 
+from ..masks import gate, guard, scale
+from ..ranges import at_least
 from ..registry import no_gradient, vjp
 
 Combine = Callable[[Value], Value]
@@ -39,7 +41,7 @@ def count_reduced(x: Value, y: Value, axes: Value | None) -> Value | int:
     if (n := count_elements(x)) is not None and (m := count_elements(y)):
         return n // m
     # Not a division of integers, which kills onnxruntime 1.19.2 where y is empty.
-    return op.Div(*(op.Cast(op.Size(v), to=x.type.tensor_type.elem_type) for v in (x, y)))
+    return at_least(op.Div(*(op.Cast(op.Size(v), to=x.type.tensor_type.elem_type) for v in (x, y))), 1)
 
 
 @vjp("ReduceSum")
@@ -59,13 +61,14 @@ def _(x, axes=None, *, dy, keepdims):
 
 @vjp("ReduceL1")
 def _(x, axes=None, *, dy, keepdims):
-    return op.Sign(x) * restore_axes(dy, axes, keepdims)
+    return scale(restore_axes(dy, axes, keepdims), op.Sign(x))
 
 
 @vjp("ReduceL2")
 def _(x, axes=None, *, y, dy, keepdims):
     # The norm of 0 has no gradient; 0 is what everybody takes.
-    return x * restore_axes(dy / (y + cast(op.Equal(y, 0), y)), axes, keepdims)
+    zero = op.Equal(y, 0)
+    return x * restore_axes(guard(dy / (y + cast(zero, y)), op.Not(zero)), axes, keepdims)
 
 
 @vjp("ReduceLogSum")
@@ -92,9 +95,9 @@ def share_among_ties(
     x: Value, axes: Value | None, y: Value, dy: Value, keepdims: int, noop_with_empty_axes: int
 ) -> Value:
     """dy shared equally among the elements that are equal to the extreme y."""
-    mask = cast(op.Equal(x, restore_axes(y, axes, keepdims)), dy)
-    ties = op.ReduceSum(mask, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
-    return mask * restore_axes(dy / ties, axes, keepdims)
+    mask = op.Equal(x, restore_axes(y, axes, keepdims))
+    ties = op.ReduceSum(cast(mask, dy), axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
+    return gate(restore_axes(dy / at_least(ties, 1), axes, keepdims), mask)
 
 
 @vjp("CumSum")
@@ -138,9 +141,9 @@ def factors_vjp(x: Value, dy: Value, product: Combine, total: Combine, back: Com
     z = cast(op.Equal(x, 0), x)
     n, s = total(z), total(z * x)
     w = dy * product(x * (1 - z) + z)
-    one, two = w * cast(op.Equal(n, 1), x), w * cast(op.Equal(n, 2), x)
-    of_others = back(w * cast(op.Equal(n, 0), x) + one * s) / (x + z)
-    return (1 - z) * of_others + z * (back(one + two * s) - x * back(two))
+    one, two = gate(w, op.Equal(n, 1)), gate(w, op.Equal(n, 2))
+    of_others = back(gate(w, op.Equal(n, 0)) + scale(one, s)) / (x + z)
+    return scale(of_others, 1 - z) + scale(back(one + scale(two, s)) - x * back(two), z)
 
 
 no_gradient("ArgMax", "ArgMin", "Hardmax")

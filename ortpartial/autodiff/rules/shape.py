@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from ortpartial.graph import Value, cast, constant, op, reshape_like, shape_of, zeros_like
+from ortpartial.graph import Value, cast, constant, ones_like, op, reshape_like, shape_of, zeros_like
 
+from ..ranges import is_finite
 from ..registry import no_gradient, vjp
 
 
@@ -154,7 +155,14 @@ def _(x, pads, constant_value=None, axes=None, *, dy, mode):
     if mode != "constant":
         return scatter_back(dy, x, lambda i: op.Pad(i, pads, None, axes, mode=mode))
     dx = op.Pad(dy, expand_pads(-pads, axes, x)).stated(x.shape)
-    return dx, None, op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
+    return dx, None, sum_padding(dy, dx, expand_pads(pads, axes, x))
+
+
+def sum_padding(dy: Value, dx: Value, pads: Value) -> Value:
+    """The sum of dy over what pads have added around dx."""
+    if is_finite(dy):
+        return op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
+    return op.ReduceSum(op.Where(op.Pad(ones_like(dx), pads) > 0, 0.0, dy), keepdims=0)
 
 
 @vjp("DepthToSpace")

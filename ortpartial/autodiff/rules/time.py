@@ -5,6 +5,7 @@ from typing import Any
 
 from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topological, variable
 
+from ..ranges import is_finite, set_unbounded
 from .shape import concat_sizes, slice_shape
 
 #: The symbolic size of the row axis: the rows of one step, or of all steps concatenated.
@@ -102,6 +103,11 @@ def state_step(v: Value, x: Value) -> Value:
 def like(v: Value, hint: str) -> Value:
     """A variable for rows like those of v."""
     return variable(hint, v.dtype, [ROWS, *known_sizes(v, 1, 2)])
+
+
+def like_cotangent(v: Value, hint: str, *sources: Value) -> Value:
+    """A variable for rows of cotangents like v, as finite as those that they come from."""
+    return like(v, hint) if all(map(is_finite, sources)) else set_unbounded(like(v, hint))
 
 
 def known_sizes(v: Value, start: int, end: int) -> Sequence[int | str | None]:

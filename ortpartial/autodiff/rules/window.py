@@ -8,6 +8,8 @@ import numpy as np
 from ortpartial.graph import Node, Value, cast, constant, op, reshape_like
 
 from ..grad import composed, grad
+from ..masks import gate, guard
+from ..ranges import is_finite
 from ..registry import vjp
 from .reduction import count_reduced, expand_to, share_among_ties
 from .shape import concat_sizes, scatter_flat, slice_shape
@@ -225,14 +227,16 @@ def _(x, *, ys, dy, node):
 def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     """dy at the first largest element of each window: by masks for a small pool, else by indices."""
     window, m = read_window(node, x, None), spatial_sizes(dy)
-    if m is None or not is_small_pool(x, m, window) or node.attribute("auto_pad").startswith("SAME"):
+    by_masks = m is not None and is_small_pool(x, m, window) and not node.attribute("auto_pad").startswith("SAME")
+    # A runtime may write Col2Im as a product with 0 and 1, which makes NaN of what is infinite.
+    if m is None or not by_masks or not is_finite(dy):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
         places = op.MaxPool(x, **row_major, n_outputs=2)[1] if node.attribute("storage_order") else ys[1]
         return scatter_flat(dy, places, x)
     *earlier, _ = extract_views(x, m, window)
     parts, rest = [], dy
     for v in earlier:
-        parts.append(rest * cast(op.Equal(v, ys[0]), dy))
+        parts.append(gate(rest, op.Equal(v, ys[0])))
         rest = rest - parts[-1]
     apart = op.Concat(*(op.Reshape(v, [0, 0, 1, math.prod(m)]) for v in [*parts, rest]), axis=2)
     apart = op.Reshape(apart, [0, math.prod((apart.shape or ())[1:3]), math.prod(m)])
@@ -252,7 +256,8 @@ def _(x, *, y, dy, node, ceil_mode, count_include_pad):
 @vjp("LpPool")
 def _(x, *, y, dy, node, p):
     inside, window = pad_input(x, node)
-    return signed_power(x, p - 1) * unpad_gradient(sum_windows(dy / norm_power(y, p - 1), inside, y, window), inside, x)
+    share = guard(dy / norm_power(y, p - 1), y > 0)
+    return signed_power(x, p - 1) * unpad_gradient(sum_windows(share, inside, y, window), inside, x)
 
 
 @vjp("GlobalAveragePool")
@@ -267,7 +272,7 @@ def _(x, *, y, dy):
 
 @vjp("GlobalLpPool")
 def _(x, *, y, dy, p):
-    return signed_power(x, p - 1) * (dy / norm_power(y, p - 1))
+    return signed_power(x, p - 1) * guard(dy / norm_power(y, p - 1), y > 0)
 
 
 def signed_power(x: Value, n: int) -> Value:
