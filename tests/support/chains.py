@@ -237,6 +237,8 @@ def draw_window(c: Draft, least: int = 1) -> tuple[list[int], list[int], list[in
     strides = [int(c.choose(1, 1, 2, 3)) for _ in sizes]
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = c.choose("NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+    if auto.startswith("SAME"):  # onnxruntime 1.19 to 1.32 refuses it with dilations.
+        dilations, extent = [1] * len(sizes), kernel
     r = len(sizes)
     if auto == "NOTSET":
         pads = [int(c.rng.integers(0, k)) for k in kernel * 2]
@@ -291,7 +293,8 @@ def convolve_transposed(c: Draft) -> bool:
     outputs = group * int(c.rng.integers(1, 1 + max(1, 16 // group)))
     kernel, strides, dilations = ([int(c.rng.integers(1, k)) for _ in sizes] for k in (4, 3, 3))
     pads = [int(c.rng.integers(0, k)) for k in kernel]
-    extra = [int(c.rng.integers(0, max(s, d))) for s, d in zip(strides, dilations, strict=True)]
+    # onnxruntime 1.32 refuses an output_padding of the stride or more, which dilations allow.
+    extra = [int(c.rng.integers(0, s)) for s in strides]
     if n * outputs * prod(sizes) * prod(strides) * channels // group * prod(kernel) > 2**28:
         return False
     if n * outputs * prod(sizes) * prod(strides) > 2 * c.size or any(
