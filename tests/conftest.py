@@ -1,9 +1,11 @@
-"""Skips of tests that the installed packages cannot run, with what they lack, and the fixtures `rng` and `ctrl_c`."""
+"""Skips of tests that the installed packages cannot run, with what they lack; fixtures `rng`, `limit`, `ctrl_c`."""
 
 import gc
 import re
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from zlib import crc32
 
@@ -11,6 +13,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnxruntime.capi import _pybind_state
+
+from ortpartial.limits import limits, use_limits
 
 # These modules assert on behalf of tests: pytest shows the values in their assertions, too.
 pytest.register_assert_rewrite("control_graphs", "exports", "models", "table", "torch_layers", "torch_trainings")
@@ -95,6 +99,13 @@ def pytest_collection_finish() -> None:
 def rng() -> np.random.Generator:
     """A generator of random numbers, the same ones in every test."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def limit() -> Generator[Callable[..., None], None, None]:
+    """Sets limits of size by name until the test ends."""
+    with ExitStack() as stack:
+        yield lambda **changes: stack.enter_context(use_limits(replace(limits(), **changes)))
 
 
 @pytest.fixture

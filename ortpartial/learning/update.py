@@ -22,6 +22,7 @@ from ortpartial.graph import (
     schema_of,
     topological,
 )
+from ortpartial.limits import limits
 
 __all__ = ["count_from", "decay", "descend", "drop_flushes", "one_minus_power", "share_flushes"]
 
@@ -30,9 +31,6 @@ _FLUSH_EVERY = 32
 
 #: The name of an If that flushes.
 _FLUSH = "flush_denormals"
-
-#: Elements from which on an If of its own costs a weight nothing that could be measured.
-_LARGE = 4096
 
 
 def count_from(start: int, k: Value) -> Value:
@@ -142,7 +140,7 @@ def _find_flushes(values: Sequence[Value]) -> list[Node]:
 def _is_small(v: Value) -> bool:
     """Whether a tensor has few elements."""
     sizes = [n for n in v.shape or (None,) if isinstance(n, int)]
-    return len(sizes) == v.rank and prod(sizes) < _LARGE
+    return len(sizes) == v.rank and prod(sizes) < limits().flush_elements
 
 
 def descend(w: Value, eta: Value, step: Value) -> Value:

@@ -11,6 +11,7 @@ import numpy as np
 from ortpartial.autodiff import expand_recurrent
 from ortpartial.exceptions import GraphError, UntranslatableError
 from ortpartial.graph import Node, Value, cast, constant, make_node, op, rewrite
+from ortpartial.limits import limits
 from ortpartial.model import expand_body
 from ortpartial.runtime import compute_node
 
@@ -18,9 +19,6 @@ from .einsum import expand_einsum
 from .translation import TRANSLATORS
 
 __all__ = ["expand"]
-
-#: Elements of the largest constant that is computed here.
-_FOLDED = 2**16
 
 
 def expand(outputs: Mapping[str, Value]) -> dict[str, Value]:
@@ -78,7 +76,7 @@ def _fold(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
     if not all(v.array is not None for v in reads):
         return None
     twin = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
-    if not all(y.is_static and prod(y.shape or ()) <= _FOLDED for y in twin.outputs):  # type: ignore[arg-type]
+    if not all(y.is_static and prod(y.shape or ()) <= limits().translated_constant for y in twin.outputs):  # type: ignore[arg-type]
         return None
     numbers = {v: v.array for v in reads}
     return [constant(a) for a in compute_node(twin, twin.outputs, numbers, 0)]

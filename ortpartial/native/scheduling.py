@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from ortpartial.limits import limits
+
 from .expressions import Affine, Array, Load
 from .kernels import Branch, Kernel, Loop, Product, Repeat, Store
 
 __all__ = ["drop_unread", "order_kernels"]
-
-#: Stores of a fused loop at most: each needs registers of its own.
-_STORES = 16
 
 
 def order_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -132,7 +131,7 @@ def _may_fuse(first: Kernel, second: Kernel) -> bool:
     """Whether two loops are one: each element depends on elements of the same index alone."""
     if not isinstance(first, Loop) or not isinstance(second, Loop):
         return False
-    if _extent(first) != _extent(second) or len(first.stores) + len(second.stores) > _STORES:
+    if _extent(first) != _extent(second) or len(first.stores) + len(second.stores) > limits().fused_stores:
         return False
     if any(s.adds for s in (*first.stores, *second.stores)):
         return False  # Places of a sum may coincide.

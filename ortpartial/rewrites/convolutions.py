@@ -17,21 +17,13 @@ from onnx import ModelProto, TensorProto, defs, helper
 from ortpartial.autodiff import Window, has_small_kernel, im2col, pad_input
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Operators, Value, build, op, register_schema, rewrite
+from ortpartial.limits import limits
 from ortpartial.model import load, walk_graphs
 
 __all__ = ["BLOCKS", "has_convolutions", "write_convolutions"]
 
 #: The domain of onnxruntime's operators on blocks of channels.
 BLOCKS = "com.microsoft.nchwc"
-
-#: A convolution of fewer multiplications takes less time than its images and kernels take to be laid out in blocks.
-_MIN_COST = 2**20
-
-#: An output that sums fewer products takes less time than laying it out.
-_MIN_DEPTH = 64
-
-#: The most channels, zeros of the last block included, for each of those that there are.
-_MAX_WASTE = 1.34
 
 
 def _declare(op_type: str, inputs: str, **kinds: Any) -> None:
@@ -139,7 +131,7 @@ def _convolve(node: Node, block: int | None, x: Value, w: Value, b: Value | None
         return None
     if (product := _correlate(x, w, window, sizes)) is not None:
         return product
-    is_gray = n == 1 and block and c >= block and _is_worth_blocks(node, block, c, _MIN_DEPTH, block)
+    is_gray = n == 1 and block and c >= block and _is_worth_blocks(node, block, c, limits().block_depth, block)
     return _correlate_each(x, w, window, y, block) if is_gray and block else None
 
 
@@ -195,10 +187,10 @@ _FORMULAS = {"Conv": _convolve, "ConvTranspose": _convolve_transposed}
 def _is_worth_blocks(node: Node, outputs: int, inputs: int, depth: int, block: int) -> bool:
     """Whether blocks of these channels are mostly full, and convolving them takes longer than laying them out."""
     y, w = node.outputs[0], node.reads[1]
-    is_full = all(_fill(n, block) <= _MAX_WASTE * n for n in (outputs, max(inputs, block)))
+    is_full = all(_fill(n, block) <= limits().block_waste * n for n in (outputs, max(inputs, block)))
     cost = prod(_sizes(node.reads[0])) * prod(_sizes(w)[1:]) if node.op_type == "ConvTranspose" else \
         prod(_sizes(y)) * prod(_sizes(w)[1:])
-    return is_full and y.dtype == np.float32 and depth >= _MIN_DEPTH and cost >= _MIN_COST
+    return is_full and y.dtype == np.float32 and depth >= limits().block_depth and cost >= limits().block_cost
 
 
 def _fill(n: int, block: int) -> int:

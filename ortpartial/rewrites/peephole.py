@@ -11,25 +11,13 @@ import numpy as np
 
 from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
 from ortpartial.graph import Node, Value, constant, drop_straight_through, make_node, op, rewrite, shape_of, topological
+from ortpartial.limits import limits
 
 __all__ = ["apply_peepholes"]
 
 Shape = Sequence["int | str | None"]
 #: From a node, its new inputs and the region around it to a faster value, None where the pattern does not match.
 Pattern = Callable[[Node, Sequence[Any], "Region"], "Value | None"]
-
-#: onnxruntime 1.19 to 1.31 moves runs of so many elements in a third of the time where an axis moves over two others
-#: to the right, and not to the left (64 x 64 runs of 4: 6 and 31 us, of 16: 8 and 31), from so many elements on.
-_RUN, _MIN_MOVED = range(4, 32), 2**13
-
-#: From so many rows on, a product with a column saves more than its two further nodes take (onnxruntime 1.19 to 1.31).
-_MIN_ROWS = 128
-
-#: A kernel of more weights takes more time to make its columns than a product for each image does.
-_MAX_VIEWS = 25
-
-#: From so many elements on, an array that is not made is worth two further products of rows.
-_MIN_LARGE = 2**20
 
 #: Dtypes in which large sums and products with a bias are exact enough, and have kernels.
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
@@ -123,7 +111,7 @@ def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
     if node.attribute("group") != 1 or not (x.is_static and w.is_static and x.shape[0] > 1):
         return None
     x, window = pad_input(x, node, w)
-    if not has_few_windows(x, spatial_sizes(y) or (), window) or prod(window.kernel) > _MAX_VIEWS:
+    if not has_few_windows(x, spatial_sizes(y) or (), window) or prod(window.kernel) > limits().kernel_places:
         return None
     product = op.Gemm(op.Flatten(w), im2col(x, spatial_sizes(y) or (), window), *(op.Unsqueeze(v, [1]) for v in b))
     batch, channels, *sizes = y.shape or ()
@@ -137,7 +125,7 @@ def _gemm_by_column(node: Node, inputs: Sequence[Any], region: Region) -> Value 
     a, row, b = inputs
     is_plain = [node.attribute(k) for k in ("alpha", "beta", "transA", "transB")] == [1, 1, 0, 1]
     is_row = (row.shape or ())[:1] == (1,) and b is not None and b.shape == (1,)
-    if not (is_plain and is_row and a.is_static) or a.shape[0] < _MIN_ROWS:
+    if not (is_plain and is_row and a.is_static) or a.shape[0] < limits().column_rows:
         return None
     return op.MatMul(a, op.Reshape(row, [a.shape[1], 1])) + b
 
@@ -290,7 +278,9 @@ def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | No
         return None
     apart = [*([leading] if leading != 1 else []), moved, 1, over, run]
     is_open = -1 in apart  # The size of a batch may be open.
-    if run not in _RUN or apart.count(-1) > 1 or abs(prod(apart)) < (_MIN_MOVED // 8 if is_open else _MIN_MOVED):
+    shortest, longest = limits().moved_run
+    least = limits().moved_elements // 8 if is_open else limits().moved_elements
+    if not shortest <= run <= longest or apart.count(-1) > 1 or abs(prod(apart)) < least:
         return None
     first = len(apart) - 4
     turned = op.Transpose(op.Reshape(x, apart), perm=[*range(first), *(first + a for a in (1, 2, 0, 3))])
@@ -400,7 +390,7 @@ def _ends_in(node: Node, shape: Shape) -> bool:
 
 def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
     """A large matrix as another one and the column by which its rows are multiplied."""
-    if not v.is_static or v.dtype not in _WIDE or _count_elements(v.shape or ()) < _MIN_LARGE:
+    if not v.is_static or v.dtype not in _WIDE or _count_elements(v.shape or ()) < limits().row_factor_elements:
         return None
     product = region.node_of(v)
     if product is not None and product.op_type == "Flatten" and _ends_in(product, v.shape or ()):

@@ -12,14 +12,11 @@ from math import ceil, prod
 
 from ortpartial.autodiff import grad
 from ortpartial.graph import VIEWS, Node, Value, constant, make_node, op, reshape_like, scan, shape_of, walk_back
+from ortpartial.limits import limits
 
 from .peephole import apply_peepholes
 
 __all__ = ["RowHead", "find_row_head"]
-
-#: A chunk has so many numbers, or so many rows where that is more: a product of few rows takes as long as one of more,
-#: since it waits for the weights to be read.
-_NUMBERS, _ROWS = 2**23, 128
 
 #: How many rows are expected where a size is symbolic and nothing is known of it.
 _USUAL_ROWS = 512
@@ -132,7 +129,7 @@ def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]
     *rows, width = y.shape or (None,)
     if not isinstance(width, int) or not rows:
         return None
-    chunk = max(_ROWS, _NUMBERS // width)
+    chunk = max(limits().chunk_rows, limits().chunk_elements // width)
     known = [m for n in rows if (m := n if isinstance(n, int) else sizes.get(n or ""))]
     if (prod(known) if len(known) == len(rows) else _USUAL_ROWS) <= chunk:
         return None

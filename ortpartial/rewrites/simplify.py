@@ -12,6 +12,7 @@ import numpy as np
 
 from ortpartial.autodiff import find_single_slice
 from ortpartial.graph import Node, Value, build, constant, make_node, make_rewriter, op, topological
+from ortpartial.limits import limits
 from ortpartial.model import Model, evaluate
 
 from .transposes import cancel_transposes
@@ -21,8 +22,7 @@ __all__ = ["simplify"]
 #: From a node and its new inputs to values in place of its outputs, None where the pattern does not match.
 Rewrite = Callable[[Node, Sequence[Any]], "list[Value] | None"]
 
-#: Constants of at most so many elements are folded; most of them are sizes.
-_MAX_FOLDED = 64
+#: Operators whose constants are folded.
 _FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
                        "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mul",
                        "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceProd", "Reshape", "Slice", "Sqrt",
@@ -97,22 +97,23 @@ def _fold_sizes(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if any(a.size != 1 for a in arrays[1:]) or not step[0]:
             return None
         sizes = arrays[0][arrays[1][0] : arrays[2][0] : step[0]]
-    return [constant(sizes)] if sizes.size <= _MAX_FOLDED else None
+    return [constant(sizes)] if sizes.size <= limits().folded_elements else None
 
 
 def _holds_sizes(a: np.ndarray | None) -> bool:
     """Whether this is a short vector of whole numbers."""
-    return a is not None and a.ndim == 1 and a.dtype == np.int64 and a.size <= _MAX_FOLDED
+    return a is not None and a.ndim == 1 and a.dtype == np.int64 and a.size <= limits().folded_elements
 
 
 def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
     """A node of small constants, computed now."""
-    is_constant = all(x is None or (x.array is not None and x.array.size <= _MAX_FOLDED) for x in inputs)
+    is_constant = all(x is None or (x.array is not None and x.array.size <= limits().folded_elements) for x in inputs)
     if not is_constant or node.op_type not in _FOLDABLE or node.domain:
         return None
     y = make_node(node.schema, inputs, node.attributes).outputs[0]
     array = evaluate(build([], {"y": y}), {})
-    return [constant(array)] if array is not None and array.size <= _MAX_FOLDED and array.dtype == y.dtype else None
+    is_folded = array is not None and array.size <= limits().folded_elements and array.dtype == y.dtype
+    return [constant(array)] if is_folded and array is not None else None
 
 
 def _remove_idle_dropout(node: Node, inputs: Sequence[Any]) -> list[Value] | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.limits import limits
 from ortpartial.runtime import Session
 
 from .engine import DeviceRows, ProgramKey, Shapes, WeightedMean, bind, directions
@@ -16,9 +17,6 @@ from .spec import TrainingSpec
 from .step_engine import StepEngine
 
 __all__ = ["EpochEngine"]
-
-#: With more rows times trained numbers than this, a step is long: about 0.1 ms.
-_LONG_STEP = 10**6
 
 #: Steps of one run of an epoch at most: with short steps some tenths of a second, which is all that Ctrl-C can take
 #: away; and how many bytes of rows a run may gather, so that they are still near when they are read.
@@ -52,7 +50,7 @@ class EpochEngine(StepEngine):
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
         rows = batches.shape[1]
-        if steps == 1 or rows * self._trained > _LONG_STEP or not self._is_whole:
+        if steps == 1 or rows * self._trained > limits().scanned_step or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)

@@ -16,16 +16,13 @@ import numpy as np
 
 from ortpartial.graph import Value, build, op, variable
 from ortpartial.learning import WeightAverage
+from ortpartial.limits import limits
 from ortpartial.runtime import Session
 
 from .names import Names
 from .spec import TrainingSpec, known_shape
 
 __all__ = ["FlatGroup", "find_flat_groups"]
-
-#: Elements of a weight, and of a group, at most: what a vector saves in operators, it takes in copies of gradients and
-#: weights, and of weights of 16384 elements, or groups that leave the nearest cache, it is more.
-_WEIGHT, _GROUP = 2**13, 2**15
 
 #: onnxruntime 1.19.2 takes square roots in float32 of so many elements at once, an ulp off, and of those that remain at
 #: the end exactly. So that these are the same in a vector, one weight whose size is no multiple of it comes last.
@@ -110,7 +107,7 @@ def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
     for n, w in spec.trained.items():
         rate, shape = spec.rates[n], tuple(size for size in known_shape(w) if isinstance(size, int))
         # Without a state, an update is a part of the product that most gradients are.
-        if rate.elementwise and rate.state and w.is_static and 0 < prod(shape) <= _WEIGHT:
+        if rate.elementwise and rate.state and w.is_static and 0 < prod(shape) <= limits().flat_weight:
             settings = rate, w.dtype, spec.rate_starts.get(n, 0), spec.rate_factors.get(n, 1.0)
             group = next((shapes for others, shapes in alike if others == settings), None)
             if group is None:
@@ -128,7 +125,7 @@ def _divide(shapes: _Shapes) -> list[_Shapes]:
     ends = accumulate(map(prod, whole.values()))
     groups: dict[int, _Shapes] = {}
     for (n, shape), end in zip(whole.items(), ends, strict=True):
-        groups.setdefault((end - 1) // _GROUP, {})[n] = shape
+        groups.setdefault((end - 1) // limits().flat_group, {})[n] = shape
     for group, n in zip(groups.values(), [n for n in shapes if n not in whole], strict=False):
         group[n] = shapes[n]
     return list(groups.values())

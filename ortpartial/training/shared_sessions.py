@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any
 
+from ortpartial.limits import limits
+
 __all__ = ["SharedSessions", "shared_sessions"]
 
 
@@ -49,10 +51,10 @@ class SharedSessions:
         if identity is None:
             return compile_session()
         with self._lock:
-            session = self._sessions.pop((identity, key), None)
+            session = self._sessions.pop((identity, key, limits()), None)
         session = compile_session() if session is None else session
         with self._lock:
-            self._sessions[identity, key] = session
+            self._sessions[identity, key, limits()] = session
             if len(self._sessions) > self._most:
                 self._sessions.popitem(last=False)
         return session

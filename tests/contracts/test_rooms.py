@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ortpartial"
 #: A room imports from the faces of those on lines above its own. Rooms on one line do not know one another.
 ORDER = (
     "texts",
-    "exceptions logs",
+    "exceptions limits logs",
     "graph",
     "model",
     "autodiff",

@@ -72,7 +72,7 @@ def train(model, engine="step", rows=(4, 4, 2), weights=("E", "W"), **settings):
 
 
 @pytest.fixture
-def chunks(monkeypatch):
+def chunks(monkeypatch, limit):
     """Chunks of so few rows that small logits have several; returns the heads that are found."""
     heads = []
 
@@ -82,10 +82,9 @@ def chunks(monkeypatch):
 
     whole = row_chunks.RowHead.run
     monkeypatch.setattr(row_chunks.RowHead, "run", run)
-    monkeypatch.setattr(row_chunks, "_NUMBERS", 1)
 
     def cut(rows):
-        monkeypatch.setattr(row_chunks, "_ROWS", rows)
+        limit(chunk_elements=1, chunk_rows=rows)
         return heads
 
     cut(10**9)

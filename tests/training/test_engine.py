@@ -257,9 +257,9 @@ def test_cuda(name):
 
 
 @pytest.mark.parametrize(("long", "chunk"), [(0, 2000), (10**9, 2000), (10**9, 2)], ids=["long", "short", "chunks"])
-def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, long, chunk):
+def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, limit, long, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
-    monkeypatch.setattr("ortpartial.training.epoch_engine._LONG_STEP", long)
+    limit(scanned_step=long)
     monkeypatch.setattr("ortpartial.training.epoch_engine._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))

@@ -11,6 +11,7 @@ from onnx import TensorProto, TypeProto, helper
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Value, cast, constant, op, reshape_like
+from ortpartial.limits import limits
 from ortpartial.model import declare_schema
 
 from ..grad import composed
@@ -20,9 +21,6 @@ from .microsoft import refuse
 from .shape import sizes_of
 
 DOMAIN = "com.microsoft"
-
-#: The most numbers that are dequantized at a time: those of a layer of some thousands, not those of a vocabulary.
-LARGEST = 2**24
 
 
 def _infer_product(context: Any) -> None:
@@ -153,7 +151,7 @@ class PackedWeight:
     def multiply(self, rows: Value) -> Value:
         """The product of rows of N numbers and the matrix, some rows of a big one at a time."""
         n, k = self.shape
-        count = -(-n * k // LARGEST)
+        count = -(-n * k // limits().dequantized_elements)
         step = -(-n // count)
         if count == 1:
             return self._multiply(rows, slice(None))

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 
 from ortpartial.graph import Value, op
+from ortpartial.limits import limits
 
 Sizes = Sequence[int] | None
 
 ALL = np.iinfo(np.int64).max
-
-#: A product of fewer columns leaves the widest registers empty.
-_WIDE = 16
-
-#: More numbers than this fit into no cache.
-_CACHED = 2**21
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def spatial_sizes(x: Value) -> Sizes:
 
 def has_few_windows(x: Value, m: Sequence[int], window: Window) -> bool:
     """Whether there are so few window positions m that one product for all images beats one per image."""
-    return math.prod(m) <= _WIDE and fits_col2im(x, m, window)
+    return math.prod(m) <= limits().few_windows and fits_col2im(x, m, window)
 
 
 def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
@@ -72,7 +67,7 @@ def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
 
     In float16 none is small: comparisons of elements would not be exact, as the note in elementwise.py says.
     """
-    halved = math.prod(window.kernel) <= 4 and not any(window.pads) and x.dtype.itemsize >= 4
+    halved = math.prod(window.kernel) <= limits().small_pool and not any(window.pads) and x.dtype.itemsize >= 4
     return halved and isinstance((x.shape or ())[1], int) and fits_col2im(x, m, window)
 
 
@@ -81,7 +76,8 @@ def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
     if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
         return False
     sizes = [*(x.shape or ())[:2], *(dy.shape or ())[2:], *window.kernel]
-    return math.prod(window.kernel) <= _WIDE and math.prod(n for n in sizes if isinstance(n, int)) <= _CACHED
+    is_cached = math.prod(n for n in sizes if isinstance(n, int)) <= limits().cached_elements
+    return math.prod(window.kernel) <= limits().small_kernel and is_cached
 
 
 def fits_col2im(x: Value, m: Sequence[int], window: Window) -> bool:

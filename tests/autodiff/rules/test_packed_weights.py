@@ -9,7 +9,6 @@ from once import ON_BOTH
 from onnx import numpy_helper
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, grad, op, variable
-from ortpartial.autodiff.rules import packed_weights
 from ortpartial.autodiff.trainable import find_default_weights
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph.ops import Operators
@@ -108,11 +107,11 @@ def test_gradient(case):
 
 @ON_BOTH
 @pytest.mark.parametrize("case", ["4 bits", "zero points", "groups", "8 bits"])
-def test_big_weight_is_dequantized_in_parts(case, monkeypatch):
+def test_big_weight_is_dequantized_in_parts(case, limit):
     if IS_OLD and case == "8 bits":
         pytest.skip(f"onnxruntime {onnxruntime.__version__} has no MatMulNBits of 8 bits.")
     _, k, *_ = CASES[case]
-    monkeypatch.setattr(packed_weights, "LARGEST", 4 * k)
+    limit(dequantized_elements=4 * k)
     x, dy = variable("x", "float32", ["b", k]), variable("dy", "float32", ["b", N])
     y, _, (centered, scales, of_column) = make_product(case, x)
     model = build([x, dy], {"dx": grad(y, [x], [dy])[0]})
