@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from ortpartial.graph import Value, build, constant, op, variable
 
-__all__ = ["Chain", "Draft", "draw_chain", "permute", "take_steps"]
+__all__ = ["SAMPLE", "Chain", "Draft", "draw_chain", "measure", "size_of", "take_steps"]
 
 Tensors = Mapping[str, torch.Tensor]
 #: From the tensors so far and the weights to the next tensor.
@@ -840,3 +840,23 @@ def take_steps(chain: Chain, rate: float, count: int) -> dict[str, np.ndarray]:
         weights = {n: (w - rate * g).detach().requires_grad_()
                    for (n, w), g in zip(weights.items(), gradients, strict=True)}
     return {n: w.detach().numpy() for n, w in weights.items()}
+
+
+#: The seeds of chains that always run.
+SAMPLE = range(1000, 1030)
+
+
+def size_of(seed: int) -> int:
+    """About the number of elements of the values of a chain; those of `SAMPLE` are small but for every tenth."""
+    most = 14.0 if seed in SAMPLE and seed % 10 else 21.0
+    return int(2 ** np.random.default_rng(seed).uniform(10, most))
+
+
+def measure(actual: np.ndarray, expected: np.ndarray, kinks: int = 0) -> float:
+    """max|a - e| / max|e|, where kinks leave out one element of 500, as rounding may take it to the other side."""
+    error = abs(actual.astype(np.float64) - expected).ravel()
+    if not np.isfinite(error).all():
+        return np.inf
+    error = np.sort(error)[len(error) - 1 - (len(error) // 500 if kinks else 0)]
+    largest = abs(expected).max()
+    return float(error / largest) if largest > 0 else float(error)
