@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import _pybind_state
 
-from ortpartial.limits import limits, use_limits
+from ortpartial.limits import Limits, limits, use_limits
 
 # These modules assert on behalf of tests: pytest shows the values in their assertions, too.
 pytest.register_assert_rewrite("control_graphs", "exports", "models", "table", "torch_layers", "torch_trainings")
@@ -38,11 +38,15 @@ def missing(marker: str) -> str | None:
 ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/training/")
 # Marks of tests that run wherever they can.
 PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
+# Rooms whose tests also run with all limits of size at zero.
+WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/rewrites/", "tests/training/")
 HALVED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--half", action="store_true", help="leave out what the other runtime runs in `make test`")
+    parser.addoption("--limits", choices=["usual", "zero", "sampled"], default="sampled",
+                     help="limits of size in tests of gradients and engines; by default a quarter has them at zero")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,6 +97,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_size(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """Rewrites apply at any size in `--limits=zero`, which `make proof` runs, and in a quarter of the tests always."""
+    item, choice = request.node, request.config.option.limits
+    is_sampled = choice == "sampled" and crc32(item.nodeid.encode()) // 2 % 4 == 0
+    is_lifted = item.nodeid.startswith(WITHOUT_LIMITS) and not item.get_closest_marker("usual_limits")
+    with use_limits(Limits.zero() if is_lifted and (is_sampled or choice == "zero") else Limits()):
+        yield
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import nan, prod
+from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,8 @@ class Region:
         self._reads = Counter([*roots, *(v for node in nodes for v in node.reads)])
         #: Every Gelu that is differentiated: its derivative holds the same Erf or Tanh.
         self.differentiated_gelus = _find_differentiated_gelus(nodes)
+        #: The inputs of activations, whose gradients mask.
+        self.activated = {node.reads[0] for node in nodes if node.op_type in _MASKED}
         #: The results of `_number`.
         self.numbers: dict[Value, float | None] = {}
 
@@ -125,7 +127,7 @@ def _gemm_by_column(node: Node, inputs: Sequence[Any], region: Region) -> Value 
     a, row, b = inputs
     is_plain = [node.attribute(k) for k in ("alpha", "beta", "transA", "transB")] == [1, 1, 0, 1]
     is_row = (row.shape or ())[:1] == (1,) and b is not None and b.shape == (1,)
-    if not (is_plain and is_row and a.is_static) or a.shape[0] < limits().column_rows:
+    if not (is_plain and is_row and a.is_static) or a.shape[0] < limits().column_rows or not a.shape[1]:
         return None
     return op.MatMul(a, op.Reshape(row, [a.shape[1], 1])) + b
 
@@ -142,7 +144,8 @@ def _fuse_bias(node: Node, inputs: Sequence[Any], region: Region) -> Value | Non
             continue
         if list(bias.shape) != [shape[-1]] or not w.is_static or x.dtype not in _WIDE:
             continue
-        if sum(not isinstance(n, int) for n in shape) > 1:
+        # In a Reshape, 0 is a size of what it reads.
+        if sum(not isinstance(n, int) for n in shape) > 1 or 0 in (*shape, *(w.shape or ())):
             continue
         y = op.Gemm(op.Flatten(x, axis=-1), w, bias)
         return op.Reshape(y, [n if isinstance(n, int) else -1 for n in shape]).stated(shape)
@@ -150,7 +153,10 @@ def _fuse_bias(node: Node, inputs: Sequence[Any], region: Region) -> Value | Non
 
 
 def _fold_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
-    """A product of (s·A)(t·B) as one of A and B with s·t in the alpha of Gemm, or in a constant A."""
+    """A product of (s·A)(t·B) as one of A and B with s·t in the alpha of Gemm, or in a constant A.
+
+    It is finite where s·A or t·B alone overflows.
+    """
     (a, s), (b, t) = (_split_factor(v, region) for v in inputs[:2])
     if s * t == 1 or not 1e-30 < abs(s * t) < 1e30:  # 0 times NaN is NaN, and not 0.
         return None
@@ -161,14 +167,20 @@ def _fold_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | N
         return op.Gemm(a, b, *inputs[2:], alpha=s * t * node.attribute("alpha"), **settings)
     if a.array is None:
         return None
-    return op.MatMul(constant((s * t * a.array.astype(np.float64)).astype(a.dtype)), b)
+    scaled = s * t * a.array.astype(np.float64)
+    if abs(scaled[np.isfinite(scaled)]).max(initial=0) > np.finfo(a.dtype).max:
+        return None
+    return op.MatMul(constant(scaled.astype(a.dtype)), b)
 
 
 def _factor_out(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
-    """s·a ± s·b as (a ± b)·s, so that a product may fold the factor."""
+    """s·a ± s·b as (a ± b)·s, so that a product may fold the factor.
+
+    Not so in float16, where gradients are scaled to just fit: a ± b may overflow.
+    """
     (a, s), (b, t) = (_split_factor(v, region) for v in inputs)
     t = t if node.op_type == "Add" else -t
-    if abs(s) != abs(t) or s == 1 or a.shape != b.shape:
+    if abs(s) != abs(t) or s == 1 or not 0 < abs(s) < inf or a.shape != b.shape or a.dtype not in _WIDE:
         return None
     return (a + b if s == t else a - b) * constant(np.asarray(s, a.dtype))
 
@@ -205,13 +217,15 @@ def _find_number(v: Value, region: Region) -> float | None:
             if (number := _number(u, region)) is None:
                 return None
             numbers.append(number)
-    return _OF_NUMBERS[node.op_type](*numbers)
+    with np.errstate(all="ignore"):
+        return float(np.asarray(_OF_NUMBERS[node.op_type](*numbers), v.dtype))
 
 
 def _mask_by_hard_sigmoid(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
     """Cast(x > 0) as one operator: x multiplied by 2¹²⁷ and clipped to 0 and 1.
 
-    Numbers between 0 and the smallest normal one, 1.2e-38, count in part.
+    Numbers between 0 and the smallest normal one, 1.2e-38, count in part, and NaN is NaN and not 0. So it is for masks
+    of gradients alone, of an activation that is NaN, too, and not for those of a model, which may look for numbers.
     """
     greater = region.node_of(inputs[0])
     if greater is None or greater.op_type != "Greater" or node.outputs[0].dtype != np.float32:
@@ -219,7 +233,14 @@ def _mask_by_hard_sigmoid(node: Node, inputs: Sequence[Any], region: Region) -> 
     x, zero = greater.reads
     if x.dtype != np.float32 or zero.array is None or zero.array.any() or zero.rank:
         return None
-    return op.HardSigmoid(x, alpha=2.0**127, beta=0.0)
+    return op.HardSigmoid(x, alpha=2.0**127, beta=0.0) if _masks_activation(node, region) else None
+
+
+def _masks_activation(node: Node, region: Region) -> bool:
+    """Whether Cast(x > 0) is a mask of the gradient of an activation."""
+    greater = node.reads[0].node
+    x = greater.reads[0] if greater is not None else None
+    return x in region.activated or (x is not None and x.node is not None and x.node.op_type == "Relu")
 
 
 def _mean_of_squares(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
@@ -230,6 +251,8 @@ def _mean_of_squares(node: Node, inputs: Sequence[Any], region: Region) -> Value
     x, power = square.reads
     n = _count_elements(x.shape or ()) if x.is_static else 0
     if power.array is None or power.rank or power.array != 2 or n < 1 or node.attribute("keepdims"):
+        return None
+    if node.attribute("noop_with_empty_axes"):
         return None
     if x.dtype not in _WIDE:  # A sum of squares soon overflows float16.
         return None
@@ -267,20 +290,23 @@ def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | No
     It also keeps onnxruntime from fusing the Transpose into a product, whose rows would be far apart.
     """
     x, y = inputs[0], node.outputs[0]
-    if x.shape is None or x.dtype != np.float32 or y.shape is None:
+    # In a Reshape, 0 is a size of what it reads, and one size may be open: that of a batch.
+    if x.shape is None or x.dtype != np.float32 or y.shape is None or 0 in x.shape:
+        return None
+    if sum(not isinstance(n, int) for n in x.shape) > 1:
         return None
     blocks = _group_axes(x.shape, node.attribute("perm") or range(x.rank)[::-1])
     leading = _count_elements(blocks.pop(0)[1]) if blocks and blocks[0][0] == 0 else 1
-    if len(blocks) != 3 or blocks[0][0] < blocks[1][0]:
+    if len(blocks) != 3 or not blocks[1][0] < blocks[0][0] < blocks[2][0]:
         return None
     over, moved, run = (_count_elements(sizes) for _, sizes in blocks)
     if len(blocks[2][1]) > 1:  # An image: onnxruntime moves such a Transpose on, to where another one undoes it.
         return None
     apart = [*([leading] if leading != 1 else []), moved, 1, over, run]
-    is_open = -1 in apart  # The size of a batch may be open.
+    is_open = -1 in apart
     shortest, longest = limits().moved_run
     least = limits().moved_elements // 8 if is_open else limits().moved_elements
-    if not shortest <= run <= longest or apart.count(-1) > 1 or abs(prod(apart)) < least:
+    if not shortest <= run <= longest or abs(prod(apart)) < least:
         return None
     first = len(apart) - 4
     turned = op.Transpose(op.Reshape(x, apart), perm=[*range(first), *(first + a for a in (1, 2, 0, 3))])
@@ -328,7 +354,7 @@ def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Valu
     """x·v and -x scattered over zeros, one number a row, as x times v with -1 scattered over it.
 
     It is the gradient of a cross-entropy by logits, with v their softmax: of the size of the logits, it has no array
-    but one, since onnxruntime scatters in place.
+    but one, since onnxruntime scatters in place. An infinite x gives infinity, where the sum gave NaN.
     """
     for (scattered, product), old in zip((inputs, inputs[::-1]), node.inputs, strict=True):
         scatter, multiply = region.node_of(scattered), region.node_of(product)
@@ -339,8 +365,10 @@ def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Valu
         if negation is None or negation.op_type != "Neg" or multiply is None or multiply.op_type != "Mul":
             continue
         v, x = multiply.reads
+        is_sum = scatter.attribute("reduction") in ("none", "add")
         is_one = places.shape is not None and places.shape == x.shape and places.shape[axis] == 1
-        if x is negation.inputs[0] and is_one and v.shape == zeros.shape and _number(zeros, region) == 0:
+        is_alike = v.shape is not None and v.shape == zeros.shape and None not in v.shape
+        if x is negation.inputs[0] and is_sum and is_one and is_alike and _number(zeros, region) == 0:
             minus = op.Expand(constant(np.asarray(-1, x.dtype)), shape_of(places)).stated(places.shape)
             return op.ScatterElements(v, places, minus, axis=axis, reduction="add") * x
     return None
@@ -390,7 +418,8 @@ def _ends_in(node: Node, shape: Shape) -> bool:
 
 def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
     """A large matrix as another one and the column by which its rows are multiplied."""
-    if not v.is_static or v.dtype not in _WIDE or _count_elements(v.shape or ()) < limits().row_factor_elements:
+    size = _count_elements(v.shape or ())
+    if not v.is_static or v.dtype not in _WIDE or size < max(1, limits().row_factor_elements):
         return None
     product = region.node_of(v)
     if product is not None and product.op_type == "Flatten" and _ends_in(product, v.shape or ()):
@@ -400,23 +429,30 @@ def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
     x, column = product.reads
     if x.shape != product.outputs[0].shape or column.shape != (*(x.shape or ())[:-1], 1):
         return None
-    return (op.Flatten(x, axis=-1), op.Flatten(column, axis=-1)) if x.rank > 2 else (x, column)
+    return (op.Flatten(x, axis=-1), op.Flatten(column, axis=-1)) if x.rank != 2 else (x, column)
 
 
-_OF_NUMBERS: dict[str, Callable[..., float]] = {
-    "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
-    "Reshape": float, "Squeeze": float, "Unsqueeze": float}
-#: The patterns of each operator; the first that matches is applied.
 def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
-    """(x s) / s as x: a gradient that passes through dequantization, then through quantization by the same scale."""
+    """(x s) / s as x: a gradient that passes through dequantization, then through quantization by the same scale.
+
+    It is x where x s overflows or underflows, too.
+    """
     product, divisor = region.node_of(inputs[0]), inputs[1]
-    if product is None or product.op_type != "Mul" or divisor.array is None or not divisor.array.all():
+    if product is None or product.op_type != "Mul" or divisor.array is None or not divisor.is_float:
+        return None
+    if not (divisor.array.all() and np.isfinite(divisor.array).all()):
         return None
     x, factor = product.inputs
     is_same = factor is not None and factor.array is not None and np.array_equal(factor.array, divisor.array)
     return x if is_same and x is not None and x.shape is not None and x.shape == node.outputs[0].shape else None
 
 
+#: Activations whose gradients have a mask of what they read; that of Relu masks what it gives.
+_MASKED = frozenset({"Celu", "Elu", "LeakyRelu", "PRelu", "Relu", "Selu"})
+_OF_NUMBERS: dict[str, Callable[..., float]] = {
+    "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,
+    "Reshape": float, "Squeeze": float, "Unsqueeze": float}
+#: The patterns of each operator; the first that matches is applied.
 _PATTERNS: dict[str, list[Pattern]] = {
     "Add": [_scatter_in_place, _factor_out, _fuse_bias, _broadcast], "Cast": [_mask_by_hard_sigmoid],
     "Conv": [_conv_to_gemm], "Div": [_cancel_scale, _broadcast], "Exp": [_exp_to_softmax], "Gelu": [_expand_gelu],

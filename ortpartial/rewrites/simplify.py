@@ -96,7 +96,8 @@ def _fold_sizes(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         step = inputs[4].array if len(inputs) > 4 and inputs[4] is not None else np.ones(1, np.int64)
         if any(a.size != 1 for a in arrays[1:]) or not step[0]:
             return None
-        sizes = arrays[0][arrays[1][0] : arrays[2][0] : step[0]]
+        # Before the first element is the first one, to go back from, too; for numpy there is nothing.
+        sizes = arrays[0][max(arrays[1][0], -arrays[0].size) : arrays[2][0] : step[0]]
     return [constant(sizes)] if sizes.size <= limits().folded_elements else None
 
 

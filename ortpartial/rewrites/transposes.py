@@ -201,14 +201,14 @@ def _rowwise(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | No
     """An operator on each row along the last axis, whatever the order of the rows."""
     is_gemm, last, settings = node.op_type == "Gemm", inputs[0].rank - 1, {}
     if node.op_type in ("Gemm", "MatMul"):
-        bias = inputs[2] if len(inputs) > 2 else None
         if last < 1 or inputs[1].rank != 2 or (is_gemm and node.attribute("transA")):
             return None
-        if bias is not None and prod(bias.shape) > bias.shape[-1]:
-            return None
-    elif node.attribute("axis") % (last + 1) == last:
+    elif last >= 0 and node.attribute("axis") % (last + 1) == last:
         settings = {"axis": -1}
     else:
+        return None
+    # A bias, and the scale of a norm, have no rows of their own.
+    if any(v is not None and prod(v.shape[:-1]) > 1 for v in inputs[2 if is_gemm else 1 :] if node.op_type != "MatMul"):
         return None
     view = views[0].order_last_axis()
     leading = view.sizes[: len(view.sizes) - len(view.axes[-1])]

@@ -12,6 +12,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.exceptions import SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
+from ortpartial.limits import Limits, limits
 from ortpartial.rewrites.checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from ortpartial.runtime import device
 from ortpartial.runtime.session import Session
@@ -67,7 +68,9 @@ def test_same_numbers(make, kind):
     if kind != "cheap" or make is deep:  # Nothing but Relu reads what Conv gives, so that is not kept either way.
         assert len(graph.graph.node) > len(plain.graph.node)
     for name, g in expected.items():
-        np.testing.assert_array_equal(actual[name], g)
+        # A Conv that is recomputed reads an image of sizes that onnxruntime cannot know, so it is not done in blocks.
+        atol = 0 if limits() == Limits() else 1e-6 * abs(g).max()
+        np.testing.assert_allclose(actual[name], g, rtol=0, atol=atol)
 
 
 def test_random_values_are_kept():

@@ -12,6 +12,7 @@ from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import resolve_loss
 from ortpartial.learning.optimizers import resolve_rate
 from ortpartial.learning.penalties import resolve_penalty
+from ortpartial.limits import Limits, limits
 from ortpartial.model.load import load
 from ortpartial.rewrites.convolutions import write_convolutions
 from ortpartial.runtime.channel_block import channel_block
@@ -67,7 +68,7 @@ LAYERS = rows(
 def test_blocks_of_channels_compute_the_same(x, w, settings, count):
     model, arrays = gradients(x, w, settings)
     written = write_convolutions(model, channel_block())
-    assert op_types(written).count("com.microsoft.nchwc.Conv") == count
+    assert op_types(written).count("com.microsoft.nchwc.Conv") == count or limits() != Limits()
     for actual, right in zip(Session(written).run(arrays).values(), expected(arrays, settings), strict=True):
         np.testing.assert_allclose(actual, right, rtol=1e-5, atol=1e-5 * abs(right).max())
 
@@ -79,6 +80,7 @@ def test_images_and_kernels_of_a_gradient_are_laid_out_once():
     assert turned.count([1, 0, 2, 3]) == 1  # of the gradient itself
 
 
+@pytest.mark.usual_limits
 def test_without_blocks_the_gradient_of_small_kernels_is_one_product_for_all_images():
     model, arrays = gradients((6, 4, 9, 9), (5, 4, 3, 3), {"pads": [1] * 4})
     written = write_convolutions(model)
@@ -107,6 +109,7 @@ OTHERS = rows(
 )
 
 
+@pytest.mark.usual_limits
 @pytest.mark.parametrize("y", OTHERS)
 def test_other_convolutions_stay(y):
     model = build([v for v in y.node.inputs if v.array is None], {"y": y})

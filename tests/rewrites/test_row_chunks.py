@@ -153,6 +153,7 @@ def test_one_chunk_where_the_logits_are_small_or_the_head_is_trained(chunks):
     assert chunks(2) == []
 
 
+@pytest.mark.usual_limits
 def test_nothing_in_a_step_has_the_size_of_the_logits(chunks):
     chunks(5)
     spec = TrainingSpec(load(make_model("MatMul")), ("E", "W"), {"logits": NextTokenLearningLoss()}).for_batch(4)

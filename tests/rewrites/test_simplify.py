@@ -108,7 +108,8 @@ def test_dropout_is_kept_on_request():
     assert types(simplify(model, dropout=True)) == ["Dropout"]
 
 
-@pytest.mark.parametrize("bounds", [([1], [3]), ([-2], [2**63 - 1], [0]), ([4], [-(2**63)], [-1], [-2]), ([3], [1])])
+@pytest.mark.parametrize("bounds", [([1], [3]), ([-2], [2**63 - 1], [0]), ([4], [-(2**63)], [-1], [-2]), ([3], [1]),
+                                    ([-9], [-9], [0], [-1])])
 def test_sizes_fold_without_the_evaluator_of_onnx(bounds, monkeypatch):
     """Its import takes 60 ms of a first step."""
     x = x_of(2, 3, 4, 5, 6)

@@ -59,6 +59,10 @@ CASES = {
     "a product of matrices that move": (lambda x: turned(x, 1, 2, 0) @ turned(x, *PERM), 2, 2),
     "a product with transA": (lambda x: op.Gemm(op.Reshape(turned(x, *PERM), [6, 6]), W, transA=1), 1, 1),
 }
+# A Gemm whose bias is a number was an IndexError.
+CASES["a number for a bias"] = (
+    lambda x: turned(op.Reshape(op.Gemm(op.Reshape(turned(x, *PERM), [6, 6]), W, constant(np.float32(2))), [3, 2, 5]),
+                     *PERM), 2, 0)
 LEFT = {"a bias along an axis that lies elsewhere", "a bias of rows", "other axes reduced", "a softmax over rows",
         "axes cut across", "a product of matrices that move", "a product with transA"}
 

@@ -147,6 +147,7 @@ def test_an_optimizer_that_takes_over_has_vectors_of_its_own():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usual_limits
 def test_weights_are_joined_that_have_the_same_settings_and_few_elements():
     groups = find_flat_groups(specify((4, 8, 12, 1), LearningRateAdamW()))
     assert [[*group.shapes] for group in groups] == [["W0", "b0", "W1", "b1", "W2", "b2"]]
@@ -170,6 +171,7 @@ def test_weights_are_not_joined_whose_update_is_their_own(rate):
     assert find_flat_groups(specify((4, 8, 1), rate)) == []
 
 
+@pytest.mark.usual_limits
 def test_many_weights_have_several_vectors():
     groups = find_flat_groups(specify((80,) * 9, LearningRateAdam()))
     assert len(groups) == 2

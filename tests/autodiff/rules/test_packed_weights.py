@@ -121,6 +121,7 @@ def test_big_weight_is_dequantized_in_parts(case, limit):
     np.testing.assert_allclose(found["dx"], d @ (centered * scales[:, of_column]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usual_limits
 @pytest.mark.parametrize("case", ["4 bits", "groups of several sizes", "real zero points"])
 def test_weight_stays_packed(case, tmp_path):
     """The packed weight is once in the graph and in what onnxruntime makes of it, and no float32 is of its size."""

@@ -29,6 +29,7 @@ NARROW = rows(
 )
 
 
+@pytest.mark.usual_limits
 @pytest.mark.parametrize(("x", "dy", "w", "expected"), NARROW)
 def test_columns_for_small_kernels_and_images(x, dy, w, expected):
     assert has_small_kernel(x, dy, w) is expected
@@ -44,6 +45,7 @@ PAIRS = rows(
 )
 
 
+@pytest.mark.usual_limits
 @pytest.mark.parametrize(("x", "m", "w", "expected"), PAIRS)
 def test_views_for_pools_that_halve(x, m, w, expected):
     assert is_small_pool(x, m, w) is expected

@@ -11,7 +11,6 @@ from once import ON_BOTH
 from table import NOTHING, OLD, apart, real, rows
 
 from ortpartial.autodiff.grad import grad
-from ortpartial.autodiff.rules import sliding
 from ortpartial.graph import op, topological, variable
 from ortpartial.graph.build import build
 from ortpartial.testing import check_gradient, evaluate
@@ -114,10 +113,10 @@ SAME = [
 
 
 @pytest.fixture(params=["one product for all images", "one for each"])
-def form(request, monkeypatch):
+def form(request, limit):
     """Both forms of a product with few columns."""
     if request.param == "one for each":
-        monkeypatch.setattr(sliding, "_WIDE", 0)
+        limit(few_windows=0, small_kernel=0)
 
 
 @pytest.mark.usefixtures("form")
@@ -426,6 +425,7 @@ def nodes(y, inputs, wrt):
     return [node.op_type for node in build([*inputs, dy], grad(y, [wrt], [dy])).graph.node]
 
 
+@pytest.mark.usual_limits
 def test_gradients_of_a_batch_need_few_nodes():
     x, w = variable("x", "float32", ["N", 4, 8, 18]), variable("w", "float32", [4, 4, 3, 3])
     b = variable("b", "float32", [4])
