@@ -489,7 +489,7 @@ def normalize_by_operator(c: Draft) -> bool:
     if kind == "layer":
         axis = int(c.rng.integers(1, r)) if r > 1 else 0
         sizes = c.shape[axis:]
-        if c.open is not None and c.open >= axis or not 4 <= prod(sizes) <= 2**14:
+        if (c.open is not None and c.open >= axis) or not 4 <= prod(sizes) <= 2**14:
             return False
         (w, first), (b, second) = c.weight(*sizes, mean=1.0), c.weight(*sizes)
         c.add(op.LayerNormalization(c.y, w, b, axis=axis), lambda h, w: F.layer_norm(
@@ -738,7 +738,8 @@ def add_turned(c: Draft) -> bool:
     if s[-1] == s[-2]:
         c.add(c.y + op.Transpose(op.Tanh(c.y), perm=perm), lambda h, w: h[-1] + torch.tanh(h[-1]).transpose(-1, -2))
     else:
-        c.add(c.y + op.Transpose(op.Sin(op.Transpose(c.y, perm=perm)), perm=perm), lambda h, w: h[-1] + torch.sin(h[-1]))
+        turned = op.Sin(op.Transpose(c.y, perm=perm))
+        c.add(c.y + op.Transpose(turned, perm=perm), lambda h, w: h[-1] + torch.sin(h[-1]))
     return True
 
 
