@@ -832,10 +832,10 @@ def _finish(c: Draft) -> None:
         c.reshape([n, rest])
 
 
-def take_steps(chain: Chain, rate: float, count: int) -> dict[str, np.ndarray]:
-    """The weights after steps of gradient descent on the mean of squares, by torch in float64."""
-    weights = {n: torch.from_numpy(a).double().requires_grad_() for n, a in chain.weights.items()}
-    x, t = torch.from_numpy(chain.x).double(), torch.from_numpy(chain.t).double()
+def take_steps(chain: Chain, rate: float, count: int, dtype: torch.dtype = torch.float64) -> dict[str, np.ndarray]:
+    """The weights after steps of gradient descent on the mean of squares, by torch."""
+    weights = {n: torch.from_numpy(a).to(dtype).requires_grad_() for n, a in chain.weights.items()}
+    x, t = torch.from_numpy(chain.x).to(dtype), torch.from_numpy(chain.t).to(dtype)
     for _ in range(count):
         gradients = torch.autograd.grad((chain(x, weights) - t).square().mean(), list(weights.values()))
         weights = {n: (w - rate * g).detach().requires_grad_()
