@@ -44,7 +44,7 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
 
     The gradient builder fails or is wrong without these changes: functions are inlined; Transpose gets its perm,
     LayerNormalization and SoftmaxCrossEntropyLoss all their outputs; an input that a node reads twice goes through an
-    Identity; Dropout and Cast without effect become an Identity.
+    Identity; Dropout and Cast without effect become an Identity; LessOrEqual and GreaterOrEqual become an Or.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
     nodes: list[NodeProto] = []
     for node in graph.node:
         nodes += _separate_inputs(node, names)
+        nodes += _split_comparison(node, names)
         nodes.append(_complete(AgentNode(node, context), graph, names))
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
@@ -118,6 +119,19 @@ def _separate_inputs(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:
         if name and name in list(node.input)[:i]:
             node.input[i] = _new_name(f"{name}_again", names)
             yield helper.make_node("Identity", [name], [node.input[i]])
+
+
+def _split_comparison(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:
+    """The two comparisons of LessOrEqual or GreaterOrEqual, of which the node itself becomes the Or.
+
+    Where 1.19.2 does so, after it has built the gradient, the types of the gradients of pools are lost, and loading the
+    graph ends the process.
+    """
+    if node.op_type in ("LessOrEqual", "GreaterOrEqual") and node.domain in _ONNX:
+        sides = [_new_name(f"{node.output[0]}_{suffix}", names) for suffix in ("strict", "equal")]
+        for op_type, side in zip((node.op_type.removesuffix("OrEqual"), "Equal"), sides, strict=True):
+            yield helper.make_node(op_type, list(node.input), [side])
+        node.op_type, node.input[:] = "Or", sides
 
 
 def _complete(node: AgentNode, graph: GraphProto, names: set[str]) -> NodeProto:
