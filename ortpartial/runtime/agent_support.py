@@ -44,7 +44,8 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
 
     The gradient builder fails or is wrong without these changes: functions are inlined; Transpose gets its perm,
     LayerNormalization and SoftmaxCrossEntropyLoss all their outputs; an input that a node reads twice goes through an
-    Identity; Dropout and Cast without effect become an Identity.
+    Identity, and so does an output that is an input or a weight, under another name; Dropout and Cast without effect
+    become an Identity.
 
     Parameters
     ----------
@@ -71,12 +72,13 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
     context = AgentGraph(model, ())
     sources = initializers | {i.name for i in inputs}
     names = sources.union(*(n.input for n in graph.node), *(n.output for n in graph.node))
-    _check_names(graph, sources, names)
+    _check_names(names)
     nodes: list[NodeProto] = []
     for node in graph.node:
         nodes += _separate_inputs(node, names)
         nodes.append(_complete(AgentNode(node, context), graph, names))
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    copies += _separate_outputs(graph, sources, names)
     del graph.node[:]
     graph.node.extend(copies)
     return model
@@ -95,10 +97,8 @@ def _check_versions(model: ModelProto) -> None:
         )
 
 
-def _check_names(graph: GraphProto, sources: set[str], names: set[str]) -> None:
-    """Refuse an output that is an input or a weight, on which the builder of 1.19.2 ends the process."""
-    if outputs := [o.name for o in graph.output if o.name in sources]:
-        raise ModelError(f"The output {outputs[0]!r} is an input or a weight itself; put an Identity between them.")
+def _check_names(names: set[str]) -> None:
+    """Refuse names that the agent gives to gradients."""
     if gradients := [n for n in names if n.endswith("_grad") and n.removesuffix("_grad") in names]:
         raise ModelError(f"The agent would name a gradient {gradients[0]!r}, which is a tensor of the model; rename "
                          f"that.")
@@ -110,6 +110,14 @@ def _new_name(name: str, names: set[str]) -> str:
         name += "_"
     names.add(name)
     return name
+
+
+def _separate_outputs(graph: GraphProto, sources: set[str], names: set[str]) -> Iterator[NodeProto]:
+    """An Identity for each output that is an input or a weight, on which the builder of 1.19.2 ends the process."""
+    for o in graph.output:
+        if o.name in sources:
+            source, o.name = o.name, _new_name(f"{o.name}_output", names)
+            yield helper.make_node("Identity", [source], [o.name])
 
 
 def _separate_inputs(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:

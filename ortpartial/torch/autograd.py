@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any
@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
+from ortpartial.graph import find_reached
 from ortpartial.runtime import Buffer, C, Device, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
@@ -99,6 +100,8 @@ class _TensorSession:
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
         self.inputs = [(n, names.index(n)) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
+        # Outputs that are inputs, which onnxruntime returns in the memory that it borrowed.
+        self.borrowed = [i for i, n in enumerate(self.session.outputs) if n in self.session.inputs]
         # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
         self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
 
@@ -124,6 +127,8 @@ class _TensorSession:
         outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
         for i in self.bools:
             outputs[i] = outputs[i].view(torch.bool)
+        for i in self.borrowed:
+            outputs[i] = outputs[i].clone()
         return outputs
 
 
@@ -186,6 +191,12 @@ class TensorFunction:
         """Compute the outputs, and record nothing."""
         return self._session(sources)
 
+    def without_gradient(self, wanted: Sequence[str]) -> list[int]:
+        """The outputs that have no gradient by these leaves, as none of them is read."""
+        leaves = [self.function.leaves[n] for n in wanted]
+        return [i for i, y in enumerate(self.function.outputs.values())
+                if i in self.nondifferentiable or not find_reached([y], leaves)]
+
     def traceable_gradient(self, needs: tuple[bool, ...]) -> _StepGradient:
         """Our own gradient, whatever the engine; shapes of what it keeps follow from those of the leaves."""
         gradient = self._traceable.get(needs)
@@ -222,7 +233,7 @@ class _Call(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
         ctx.shapes = None if outputs[0].numel() else _shapes_without_gradient(gradient.function, outputs, leaves)
-        if nondifferentiable := gradient.function.nondifferentiable:
+        if nondifferentiable := gradient.nondifferentiable:
             ctx.mark_non_differentiable(*[outputs[i] for i in nondifferentiable])
         return tuple(outputs)
 
@@ -270,9 +281,11 @@ class _StepGradient:
     """
 
     def __init__(self, function: TensorFunction, wanted: Sequence[str], *, recompute: bool = False):
-        self.function = function
-        self.cut = cut = GradientCut(function.function, wanted, recompute=recompute)
+        self.function, self.nondifferentiable = function, function.without_gradient(wanted)
         outputs = list(function.function.outputs)
+        constant = frozenset(outputs[i] for i in self.nondifferentiable)
+        self.cut = cut = GradientCut(replace(function.function, nondifferentiable=constant), wanted,
+                                     recompute=recompute)
         self.seeds = [(outputs.index(o), o) for o in cut.seeds]
         self.count, self.n_leaves = len(outputs), len(cut.leaves)
         self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
@@ -367,7 +380,7 @@ class _AgentGradient:
     def __init__(self, function: TensorFunction, wanted: Sequence[str]):
         self.function, graph = function, function.function.graph()
         inputs = {i.name for i in graph.graph.input}
-        self.wanted = [n for n in wanted if n in inputs]
+        self.wanted, self.nondifferentiable = [n for n in wanted if n in inputs], function.without_gradient(wanted)
         placement = function.placement
         self.agent = TrainingAgent(graph, self.wanted, device=placement.device, threads=placement.threads)
         self.dtypes = {n: v.dtype for n, v in function.function.sources.items() if n in inputs}
@@ -418,6 +431,7 @@ class _LossGradient:
 
     def __init__(self, function: TensorFunction, wanted: Sequence[str]):
         self.function, self.wanted = function, wanted
+        self.nondifferentiable = function.without_gradient(wanted)
         joined, names = function.function.with_gradient(wanted)
         self._session = _TensorSession(joined.graph(), function.sources, function.placement)
         self.count = len(function.function.outputs)
