@@ -16,7 +16,7 @@ from ortpartial.model import QUANTIZERS
 
 from .agent_nodes import FLOATS, AgentGraph, AgentNode, Shape
 
-__all__ = ["TRUSTED", "find_active", "find_untrusted", "prepare_for_agent"]
+__all__ = ["TRUSTED", "find_active", "find_reread", "find_untrusted", "prepare_for_agent"]
 
 #: Operators whose gradient tests/runtime/test_training_agent.py compares with torch's; `find_untrusted` has the limits.
 TRUSTED = frozenset({
@@ -281,6 +281,35 @@ def find_active(model: ModelProto, wrt: Sequence[str]) -> set[str]:
     return graph.active
 
 
+def find_reread(gradient: GraphProto) -> list[int]:
+    """Find the outputs whose memory the backward pass reads, or may read.
+
+    Parameters
+    ----------
+    gradient : onnx.GraphProto
+        The graph of forward and backward, as onnxruntime-training builds it.
+
+    Returns
+    -------
+    list of int
+        The places of these outputs. The others may be written to before the backward pass.
+    """
+    (end,) = [node for node in gradient.node if node.op_type == "YieldOp"]
+    needed, backward = set(end.input), set()
+    shared: dict[str, set[str]] = {n: {n} for n in end.input}
+    # A factor of 1, or a summand of 0.
+    constants = {t.name for t in gradient.initializer if np.isin(numpy_helper.to_array(t), (0, 1)).all()}
+    for node in reversed(gradient.node):  # Nodes are sorted.
+        if needed.isdisjoint(node.output):
+            backward.update(() if node.op_type in ("Shape", "YieldOp") else node.input)
+            continue
+        needed.update(node.input)
+        if node.op_type in _PASSING or (node.op_type in _NEUTRAL and not constants.isdisjoint(node.input)):
+            group = set(node.output).union(*(shared.get(n, {n}) for n in (*node.input, *node.output)), node.input)
+            shared.update(dict.fromkeys(group, group))
+    return [i for i, n in enumerate(end.input) if not backward.isdisjoint(shared[n])]
+
+
 def _check_refused(node: AgentNode) -> str | None:
     """Why the agent must not differentiate a node."""
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.node.attribute):
@@ -322,6 +351,12 @@ def _check_expand(node: AgentNode) -> str | None:
     )
     return _when(unknown, "it adds axes to a shape that is not declared")
 
+
+#: Operators whose output onnxruntime may leave in the memory of an input, as they move no element or have no effect.
+_PASSING = frozenset({"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice",
+                      "Split", "Squeeze", "Sum", "Transpose", "Unsqueeze"})
+#: Those that have no effect beside a constant of 0 or 1.
+_NEUTRAL = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 
 #: What the tests of a trusted operator do not cover; the gradient builder refuses most of it.
 _UNTESTED: dict[str, _Check] = {

@@ -394,16 +394,19 @@ class _AgentGradient:
 
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
         """The outputs, the tensors kept, and the state of the agent with the shapes of the outputs."""
-        feeds = {n: TypedOrtValue(_ortvalue(t), t.shape, self.dtypes[n])
+        # A detached tensor keeps its memory even if `data` of the parameter is replaced before the backward pass.
+        feeds = {n: TypedOrtValue(_ortvalue(t.detach()), t.shape, self.dtypes[n])
                  for n, t in zip(self.function.sources, sources, strict=True) if n in self.dtypes}
         ortvalues, state = self.agent.forward(feeds, {})
         outputs = [_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
-        return outputs, list(sources), (state, [y.shape for y in outputs])
+        kept = [*sources, *(outputs[i] for i in self.agent.reread)]
+        return outputs, kept, (state, [y.shape for y in outputs])
 
     def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         agent_state, shapes = state
+        kept = kept[: len(self.function.sources)]  # What follows was only to be checked for changes.
         if torch.is_grad_enabled():
             if self.function.engine == "agent":
                 raise SettingError("engine='agent' has no second derivative, which create_graph=True asks for; use "

@@ -1,4 +1,4 @@
-"""Outputs that are another output, an input, a weight or a constant: each door returns all of them, and their gradients."""
+"""Outputs that are another output, an input, a weight or a constant: all are returned, with their gradients."""
 
 import io
 
@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 from once import ON_BOTH
+from onnx import TensorProto, helper
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, gradient_model, nn
 from ortpartial.model import load
@@ -36,8 +36,9 @@ CASES = {
     "alias": ([same("y", "z")], "zy", lambda x, y, w: (y, y)),
     "alias of the input": ([same("x", "z")], "zyx", lambda x, y, w: (x, y, x)),
     "alias of the weight": ([same("w", "z")], "zyw", lambda x, y, w: (w, y, w)),
-    "integers and bools": ([helper.make_node("Cast", ["y"], ["i"], to=I), helper.make_node("Greater", ["y", "x"], ["b"])],
-                           "ibybiy", lambda x, y, w: (y.long(), y > x, y, y > x, y.long(), y)),
+    "integers and bools": ([helper.make_node("Cast", ["y"], ["i"], to=I),
+                            helper.make_node("Greater", ["y", "x"], ["b"])], "ibybiy",
+                           lambda x, y, w: (y.long(), y > x, y, y > x, y.long(), y)),
     "softmax": ([helper.make_node("Softmax", ["y"], ["s"])], "sys", lambda x, y, w: (y.softmax(1), y, y.softmax(1))),
 }
 SHAPES = {"w": (F, [2, 2]), "k": (F, [2]), "i": (I, ["N", 2]), "b": (B, ["N", 2])}
@@ -116,7 +117,7 @@ def test_other_doors(case):
     exported = io.BytesIO()
     torch.onnx.export(OnnxLayer(model).eval(), (torch.tensor(X),), exported, dynamo=False)
     session = Session(exported.getvalue())
-    assert_equal(session.run({n: X for n in session.inputs}).values(), ys)
+    assert_equal(session.run(dict.fromkeys(session.inputs, X)).values(), ys)
 
 
 @pytest.mark.parametrize("case", CASES)
