@@ -57,6 +57,7 @@ def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLo
     if not floats:
         reasons = " ".join(explain_output(model, n) for n in model.outputs)
         raise SettingError(f"The model has no output of real numbers that could be trained. {reasons}")
+    floats = list({model.outputs[n]: n for n in reversed(floats)}.values())[::-1]  # A tensor may have several names.
     computed = [n for n in floats if not is_cache(n, model.outputs[n])]  # A decoder returns its cache, too.
     if len(computed) == 1 or (len(computed) < len(floats) and "logits" in computed):
         return {"logits" if "logits" in computed else computed[0]: loss}

@@ -55,13 +55,13 @@ class Model(Immutable):
     proto : onnx.ModelProto
         The original model, sparse initializers as dense ones; never written to.
     inputs, outputs : dict of str to Value
-        The inputs and outputs of the graph.
+        The inputs and outputs of the graph. A tensor that it returns twice is the output ``"y"``, then ``"y_1"``.
     initializers : dict of str to Value
         Its initializers, and the weights that are attributes: variables where `load` was told so, else constants.
     arrays : dict of str to numpy.ndarray
         The content of the initializers.
     values : dict of str to Value
-        Every tensor of the graph by its name.
+        Every tensor of the graph by its name, and its outputs.
     straight_through : bool
         Whether gradients pass through the rounding of a quantization, as `load` was told.
     file : mmap.mmap, optional
@@ -309,7 +309,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     for _ in range(2):  # Inference over the whole graph goes on behind opaque nodes once their types are known.
         reader = Reader(opsets, infer_types(graph, opsets, opaque), initializers, straight_through, declared=declared)
         values: dict[str, Value] = {**inputs, **initializers}
-        outputs = dict(zip((o.name for o in graph.output), reader.read(graph, values), strict=True))
+        results = reader.read(graph, values)
+        outputs = dict(zip(_name_outputs([o.name for o in graph.output], values), results, strict=True))
+        values |= outputs
         if not (opaque := reader.opaque):
             break
     if loaded is None:
@@ -334,6 +336,18 @@ def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:
     record = read_torch(proto)
     ties = {} if record is None else record.ties
     return {tie: Alias(n) for tie, n in ties.items() if n in names and tie not in names}
+
+
+def _name_outputs(names: Sequence[str], taken: Collection[str]) -> list[str]:
+    """A name for each output: a tensor that a graph returns again has a number after its name."""
+    distinct: dict[str, None] = {}
+    for name in names:
+        free, i = name, 0
+        while free in distinct or (i and free in taken):
+            i += 1
+            free = f"{name}_{i}"
+        distinct[free] = None
+    return list(distinct)
 
 
 def _is_old(proto: ModelProto) -> bool:

@@ -16,7 +16,7 @@ from ortpartial.model import QUANTIZERS
 
 from .agent_nodes import FLOATS, AgentGraph, AgentNode, Shape
 
-__all__ = ["TRUSTED", "find_active", "find_untrusted", "prepare_for_agent"]
+__all__ = ["TRUSTED", "find_active", "find_reread", "find_untrusted", "prepare_for_agent"]
 
 #: Operators whose gradient tests/runtime/test_training_agent.py compares with torch's; `find_untrusted` has the limits.
 TRUSTED = frozenset({
@@ -44,7 +44,8 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
 
     The gradient builder fails or is wrong without these changes: functions are inlined; Transpose gets its perm,
     LayerNormalization and SoftmaxCrossEntropyLoss all their outputs; an input that a node reads twice goes through an
-    Identity; Dropout and Cast without effect become an Identity; LessOrEqual and GreaterOrEqual become an Or.
+    Identity, and so does an output that is an input or a weight, under another name; Dropout and Cast without effect
+    become an Identity; LessOrEqual and GreaterOrEqual become an Or.
 
     Parameters
     ----------
@@ -71,13 +72,14 @@ def prepare_for_agent(model: ModelProto) -> ModelProto:
     context = AgentGraph(model, ())
     sources = initializers | {i.name for i in inputs}
     names = sources.union(*(n.input for n in graph.node), *(n.output for n in graph.node))
-    _check_names(graph, sources, names)
+    _check_names(names)
     nodes: list[NodeProto] = []
     for node in graph.node:
         nodes += _separate_inputs(node, names)
         nodes += _split_comparison(node, names)
         nodes.append(_complete(AgentNode(node, context), graph, names))
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    copies += _separate_outputs(graph, sources, names)
     del graph.node[:]
     graph.node.extend(copies)
     return model
@@ -96,10 +98,8 @@ def _check_versions(model: ModelProto) -> None:
         )
 
 
-def _check_names(graph: GraphProto, sources: set[str], names: set[str]) -> None:
-    """Refuse an output that is an input or a weight, on which the builder of 1.19.2 ends the process."""
-    if outputs := [o.name for o in graph.output if o.name in sources]:
-        raise ModelError(f"The output {outputs[0]!r} is an input or a weight itself; put an Identity between them.")
+def _check_names(names: set[str]) -> None:
+    """Refuse names that the agent gives to gradients."""
     if gradients := [n for n in names if n.endswith("_grad") and n.removesuffix("_grad") in names]:
         raise ModelError(f"The agent would name a gradient {gradients[0]!r}, which is a tensor of the model; rename "
                          f"that.")
@@ -111,6 +111,14 @@ def _new_name(name: str, names: set[str]) -> str:
         name += "_"
     names.add(name)
     return name
+
+
+def _separate_outputs(graph: GraphProto, sources: set[str], names: set[str]) -> Iterator[NodeProto]:
+    """An Identity for each output that is an input or a weight, on which the builder of 1.19.2 ends the process."""
+    for o in graph.output:
+        if o.name in sources:
+            source, o.name = o.name, _new_name(f"{o.name}_output", names)
+            yield helper.make_node("Identity", [source], [o.name])
 
 
 def _separate_inputs(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:
@@ -297,6 +305,35 @@ def find_active(model: ModelProto, wrt: Sequence[str]) -> set[str]:
     return graph.active
 
 
+def find_reread(gradient: GraphProto) -> list[int]:
+    """Find the outputs whose memory the backward pass reads, or may read.
+
+    Parameters
+    ----------
+    gradient : onnx.GraphProto
+        The graph of forward and backward, as onnxruntime-training builds it.
+
+    Returns
+    -------
+    list of int
+        The places of these outputs. The others may be written to before the backward pass.
+    """
+    (end,) = [node for node in gradient.node if node.op_type == "YieldOp"]
+    needed, backward = set(end.input), set()
+    shared: dict[str, set[str]] = {n: {n} for n in end.input}
+    # A factor of 1, or a summand of 0.
+    constants = {t.name for t in gradient.initializer if np.isin(numpy_helper.to_array(t), (0, 1)).all()}
+    for node in reversed(gradient.node):  # Nodes are sorted.
+        if needed.isdisjoint(node.output):
+            backward.update(() if node.op_type in ("Shape", "YieldOp") else node.input)
+            continue
+        needed.update(node.input)
+        if node.op_type in _PASSING or (node.op_type in _NEUTRAL and not constants.isdisjoint(node.input)):
+            group = set(node.output).union(*(shared.get(n, {n}) for n in (*node.input, *node.output)), node.input)
+            shared.update(dict.fromkeys(group, group))
+    return [i for i, n in enumerate(end.input) if not backward.isdisjoint(shared[n])]
+
+
 def _check_refused(node: AgentNode) -> str | None:
     """Why the agent must not differentiate a node."""
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.node.attribute):
@@ -338,6 +375,12 @@ def _check_expand(node: AgentNode) -> str | None:
     )
     return _when(unknown, "it adds axes to a shape that is not declared")
 
+
+#: Operators whose output onnxruntime may leave in the memory of an input, as they move no element or have no effect.
+_PASSING = frozenset({"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice",
+                      "Split", "Squeeze", "Sum", "Transpose", "Unsqueeze"})
+#: Those that have no effect beside a constant of 0 or 1.
+_NEUTRAL = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 
 #: What the tests of a trusted operator do not cover; the gradient builder refuses most of it.
 _UNTESTED: dict[str, _Check] = {

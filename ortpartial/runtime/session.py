@@ -299,7 +299,9 @@ class Session:
             arrays = self._sess.run(self.outputs, inputs, options or self._options)
         except Exception as e:
             raise run_error(e) from None
-        return {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
+        # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
+        return {n: np.array(v) if n in inputs and not isinstance(v, list) else
+                np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
 
     def run_ortvalues(self, feeds: Mapping[str, Any]) -> Any:
         """Run the graph on OrtValues, which stay on its device. Safe from any thread.

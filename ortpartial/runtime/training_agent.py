@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
 
 from .agent_nodes import read_shape
-from .agent_support import TRUSTED, find_active, find_untrusted, prepare_for_agent
+from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, prepare_for_agent
 from .buffer import Buffer
 from .device import CPU, C, Device, DeviceName, has_training, runtime_version
 from .errors import clean_message, run_error
@@ -46,6 +46,8 @@ class TrainingAgent:
     ----------
     inputs, outputs : list of str
         Names of the inputs that a forward takes beside the weights, and of the outputs that it returns.
+    reread : list of int
+        The places of the outputs that must not change until the backward, which may read them.
     gradient_onnx : bytes
         The graph of forward and backward in one, as onnxruntime-training builds it.
 
@@ -74,7 +76,7 @@ class TrainingAgent:
         self.outputs = [o.name for o in self._model.graph.output]
         self.gradient_onnx, info = _build_gradient(self._model, self._weights, [n for n in wrt if n in active])
         gradient = onnx.load_from_string(self.gradient_onnx).graph
-        self._order = [i.name for i in gradient.input]
+        self._order, self.reread = [i.name for i in gradient.input], find_reread(gradient)
         self._specs = {i.name: _spec(i) for i in gradient.input}
         # The builder orders the gradients. What no output depends on has none: -1 stands for zeros.
         gradients = [o.name for o in gradient.output]
@@ -93,7 +95,7 @@ class TrainingAgent:
         # The last shape and dtype of each input, how often one changed, and after which change gradients were checked.
         self._signature: dict[str, Any] = {}
         self._changes = self._checked = 0
-        # Outputs that an Identity passes through from an input: onnxruntime returns the memory that it borrowed.
+        # Outputs in the memory of an input, which onnxruntime has borrowed, or of an output before them.
         self._borrowed: list[int] = []
         self._inference: Binding | None = None
 
@@ -147,8 +149,7 @@ class TrainingAgent:
             raise run_error(e) from None
         outputs = [results[i] for i in range(len(self._differentiated))]
         if changes != self._changes:
-            borrowed = {v.ortvalue.data_ptr() for v in tensors}
-            self._borrowed = [i for i, y in enumerate(outputs) if y.data_ptr() in borrowed]
+            self._borrowed = _find_shared([v.ortvalue for v in tensors], outputs)
         for i in self._borrowed:
             outputs[i] = self._new_tensor(TypedOrtValue(outputs[i]), outputs[i].numpy())
         return outputs, AgentState(state, outputs, tensors, self._changes)
@@ -293,6 +294,16 @@ class TypedOrtValue:
     def __init__(self, ortvalue: Any, shape: tuple[int, ...] | None = None, dtype: np.dtype | None = None):
         self.ortvalue, self.shape = ortvalue, tuple(ortvalue.shape()) if shape is None else shape
         self.dtype = dtype or np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
+
+
+def _find_shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[int]:
+    """The outputs in the memory of an input or of an output before them."""
+    taken, shared = {v.data_ptr() for v in inputs}, []
+    for i, place in enumerate(y.data_ptr() for y in outputs):
+        if place in taken:
+            shared.append(i)
+        taken.add(place)
+    return shared
 
 
 def _format_type(ortvalue: Any) -> str:

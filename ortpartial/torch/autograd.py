@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import isfinite
 from operator import itemgetter
@@ -17,6 +17,7 @@ from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
+from ortpartial.graph import find_reached
 from ortpartial.runtime import Buffer, C, Device, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
@@ -100,6 +101,8 @@ class _TensorSession:
         self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
         self.inputs = [(n, names.index(n)) for n in self.session.inputs]
         self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
+        # Outputs that are inputs, which onnxruntime returns in the memory that it borrowed.
+        self.borrowed = [i for i, n in enumerate(self.session.outputs) if n in self.session.inputs]
         # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
         self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
 
@@ -125,6 +128,8 @@ class _TensorSession:
         outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
         for i in self.bools:
             outputs[i] = outputs[i].view(torch.bool)
+        for i in self.borrowed:
+            outputs[i] = outputs[i].clone()
         return outputs
 
 
@@ -187,6 +192,12 @@ class TensorFunction:
         """Compute the outputs, and record nothing."""
         return self._session(sources)
 
+    def without_gradient(self, wanted: Sequence[str]) -> list[int]:
+        """The outputs that have no gradient by these leaves, as none of them is read."""
+        leaves = [self.function.leaves[n] for n in wanted]
+        return [i for i, y in enumerate(self.function.outputs.values())
+                if i in self.nondifferentiable or not find_reached([y], leaves)]
+
     def traceable_gradient(self, needs: tuple[bool, ...]) -> _StepGradient:
         """Our own gradient, whatever the engine; shapes of what it keeps follow from those of the leaves."""
         gradient = self._traceable.get(needs)
@@ -223,7 +234,7 @@ class _Call(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*kept)
         ctx.shapes = None if outputs[0].numel() else _shapes_without_gradient(gradient.function, outputs, leaves)
-        if nondifferentiable := gradient.function.nondifferentiable:
+        if nondifferentiable := gradient.nondifferentiable:
             ctx.mark_non_differentiable(*[outputs[i] for i in nondifferentiable])
         return tuple(outputs)
 
@@ -282,9 +293,11 @@ class _StepGradient:
     """
 
     def __init__(self, function: TensorFunction, wanted: Sequence[str], *, recompute: bool = False):
-        self.function = function
-        self.cut = cut = GradientCut(function.function, wanted, recompute=recompute)
+        self.function, self.nondifferentiable = function, function.without_gradient(wanted)
         outputs = list(function.function.outputs)
+        constant = frozenset(outputs[i] for i in self.nondifferentiable)
+        self.cut = cut = GradientCut(replace(function.function, nondifferentiable=constant), wanted,
+                                     recompute=recompute)
         self.seeds = [(outputs.index(o), o) for o in cut.seeds]
         self.count, self.n_leaves = len(outputs), len(cut.leaves)
         self.kept_sources = [function.sources.index(n) for n in cut.leaves + cut.precomputed]
@@ -382,7 +395,7 @@ class _AgentGradient:
     def __init__(self, function: TensorFunction, wanted: Sequence[str]):
         self.function, graph = function, function.function.graph()
         inputs = {i.name for i in graph.graph.input}
-        self.wanted = [n for n in wanted if n in inputs]
+        self.wanted, self.nondifferentiable = [n for n in wanted if n in inputs], function.without_gradient(wanted)
         placement = function.placement
         self.agent = TrainingAgent(graph, self.wanted, device=placement.device, threads=placement.threads)
         self.dtypes = {n: v.dtype for n, v in function.function.sources.items() if n in inputs}
@@ -396,16 +409,19 @@ class _AgentGradient:
 
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
         """The outputs, the tensors kept, and the state of the agent with the shapes of the outputs."""
-        feeds = {n: TypedOrtValue(_ortvalue(t), t.shape, self.dtypes[n])
+        # A detached tensor keeps its memory even if `data` of the parameter is replaced before the backward pass.
+        feeds = {n: TypedOrtValue(_ortvalue(t.detach()), t.shape, self.dtypes[n])
                  for n, t in zip(self.function.sources, sources, strict=True) if n in self.dtypes}
         ortvalues, state = self.agent.forward(feeds, {})
         outputs = [_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
-        return outputs, list(sources), (state, [y.shape for y in outputs])
+        kept = [*sources, *(outputs[i] for i in self.agent.reread)]
+        return outputs, kept, (state, [y.shape for y in outputs])
 
     def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], state: Any
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         agent_state, shapes = state
+        kept = kept[: len(self.function.sources)]  # What follows was only to be checked for changes.
         # Of Clip, Max, Min and Mul, the kernels of 1.19.2 make NaN of an infinite cotangent at a mask that is shut.
         if torch.is_grad_enabled() or (self.function.engine != "agent" and not _are_finite(dys)):
             if self.function.engine == "agent":
@@ -434,6 +450,7 @@ class _LossGradient:
 
     def __init__(self, function: TensorFunction, wanted: Sequence[str]):
         self.function, self.wanted = function, wanted
+        self.nondifferentiable = function.without_gradient(wanted)
         joined, names = function.function.with_gradient(wanted)
         self._session = _TensorSession(joined.graph(), function.sources, function.placement)
         self.count = len(function.function.outputs)

@@ -93,13 +93,14 @@ def make_function_proto(key: str, training: bool, opset: int) -> LayerFunctionPr
         # The file has it in inference mode, in its own dtype, and with weights that are attributes.
         model = compiled.function.function.graph(fast=False)
     model = _convert_opset(inliner.inline_local_functions(model, convert_version=True), opset)
-    outputs = list(compiled.function.function.outputs)
+    outputs = [o.name for o in model.graph.output]
     constants = [t for t in model.graph.initializer if t.name not in leaves]
     nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in constants] + list(model.graph.node)
     computed = {o for node in nodes for o in node.output}
-    for i, name in enumerate(outputs):  # An output of a function is computed by a node of it.
-        if name not in computed:
-            outputs[i] = f"{name}_output"
+    for i, name in enumerate(outputs):
+        # An output of a function is computed by a node of it, and has a name of its own.
+        if name not in computed or name in outputs[:i]:
+            outputs[i] = f"{name}_output_{i}"
             nodes.append(helper.make_node("Identity", [name], [outputs[i]]))
     function = helper.make_function(DOMAIN, "OnnxLayer", leaves, outputs, nodes, model.opset_import)
     function.name = f"OnnxLayer_{hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:12]}"

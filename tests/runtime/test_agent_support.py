@@ -108,12 +108,17 @@ def test_prepare_refuses_versions():
     assert find_untrusted(model) == ["The tests cover opsets 18 to 21 alone."]
 
 
-def test_prepare_refuses_names():
+def test_prepare_separates_outputs():
     x, w = values(("N",), ("N",))
     model = build([x, w], {"y": x * w})
     model.graph.output.append(model.graph.input[1])
-    with pytest.raises(ModelError, match="The output 'x1' is an input or a weight itself; put an Identity between"):
-        prepare_for_agent(model)
+    prepared = prepare_for_agent(model).graph
+    assert [o.name for o in prepared.output] == ["y", "x1_output"]
+    assert [(n.op_type, *n.input, *n.output) for n in prepared.node[1:]] == [("Identity", "x1", "x1_output")]
+
+
+def test_prepare_refuses_names():
+    x, w = values(("N",), ("N",))
     model = build([x, w], {"x1_grad": x * w})
     with pytest.raises(ModelError, match="would name a gradient 'x1_grad', which is a tensor of the model"):
         prepare_for_agent(model)
