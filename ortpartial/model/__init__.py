@@ -23,7 +23,7 @@ from .scopes import read_scope
 from .specialize import specialize
 from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, mark_straight_through, to_real
 from .tree import Leaf, count_modules, draw_tree, place_initializers
-from .unused import remove_unused
+from .unused import remove_unread, remove_unused
 from .validation import available_memory
 from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
@@ -36,6 +36,6 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "index_ranges", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_quantized",
            "list_preprocessing", "load", "mark_straight_through", "match_names", "note_adapter", "offload_weights",
            "place_initializers", "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope",
-           "read_tensors", "register_expansion", "register_libraries", "register_upgrade_check", "remove_unused",
-           "replace_file", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
+           "read_tensors", "register_expansion", "register_libraries", "register_upgrade_check", "remove_unread",
+           "remove_unused", "replace_file", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
            "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]
