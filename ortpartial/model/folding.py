@@ -127,14 +127,20 @@ def _evaluate_fast(node: NodeProto, arrays: Mapping[str, np.ndarray], opsets: Ma
 def _is_fast(node: NodeProto, arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether a node takes no time and gives few elements."""
     inputs = [arrays[i] for i in node.input if i]
-    if node.op_type in ("Div", "Mod"):  # A division by zero is refused later on, and not hidden by some number.
-        return len(inputs) == 2 and bool(inputs[1].all())
+    if node.op_type in ("Div", "Mod"):  # What kills the process is refused later on, and not hidden by some number.
+        return len(inputs) == 2 and not _divides_fatally(*inputs)
     if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
         return bool(inputs) and float(np.prod(inputs[-1].astype(float))) * inputs[0].size <= SMALL**2
     if node.op_type == "Range":
         return len(inputs) == 3 and bool(inputs[2].all()) and (
             abs((float(inputs[1].min()) - float(inputs[0].min())) / float(inputs[2].min())) <= SMALL)
     return bool(inputs) and node.op_type in _FAST
+
+
+def _divides_fatally(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a division of whole numbers by these may be one by 0, or one of the least number by -1."""
+    least = np.iinfo(a.dtype).min if a.dtype.kind == "i" else 1
+    return not b.all() or bool((a == least).any() and (b == -1).any())
 
 
 def _is_small_whole(a: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Constants that nothing reads: onnxruntime warns of each when it loads a model."""
+"""Nodes and constants that nothing reads: without optimization onnxruntime runs the nodes, and warns of constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import FunctionProto, GraphProto
 
 from .walk import bodies, walk_graphs
 
-__all__ = ["remove_unused"]
+__all__ = ["remove_unread", "remove_unused"]
 
 
 def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -> None:
@@ -48,3 +48,37 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
                 kept = [t for t in getattr(g, field) if t.name not in removed]
                 g.ClearField(field)
                 getattr(g, field).extend(kept)
+
+
+def remove_unread(container: GraphProto | FunctionProto) -> None:
+    """Remove nodes that no output is computed from, in the bodies of nodes, too.
+
+    Parameters
+    ----------
+    container : onnx.GraphProto or onnx.FunctionProto
+        What holds the nodes, in any order; it is changed.
+
+    Examples
+    --------
+    >>> from onnx.parser import parse_graph
+    >>> graph = parse_graph("f (float[N] x) => (float[N] y) { z = Log(x) y = Exp(x) }")
+    >>> remove_unread(graph)
+    >>> [node.op_type for node in graph.node]
+    ['Exp']
+    """
+    computed = {o: i for i, node in enumerate(container.node) for o in node.output if o}
+    stack = [o if isinstance(o, str) else o.name for o in container.output]
+    kept: set[int] = set()
+    while stack:
+        i = computed.get(stack.pop())
+        if i is not None and i not in kept:
+            kept.add(i)
+            node = container.node[i]
+            for body in bodies(node):
+                remove_unread(body)
+            inside = [g for body in bodies(node) for g in walk_graphs(body)]
+            stack += [*node.input, *(n for g in inside for inner in g.node for n in inner.input),
+                      *(o.name for g in inside for o in g.output)]
+    nodes = [node for i, node in enumerate(container.node) if i in kept]
+    del container.node[:]
+    container.node.extend(nodes)

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 from ortpartial.exceptions import DeadlineError, ModelError, OrtPartialError
 from ortpartial.graph import OPSET, Value, build, find_reached, schema_of, topological, walk_nodes
 from ortpartial.logs import logger
-from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check, walk_graphs
+from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check, remove_unread, walk_graphs
 
 from .device import C, import_onnxruntime
 from .errors import clean_message
@@ -145,12 +145,14 @@ class _Comparison:
 
     def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
         """What onnxruntime computes from the file: its outputs, or tensors by their names."""
-        proto = self.model.proto
+        proto = ModelProto.FromString(self.model.proto.SerializeToString())
         if outputs is not None:
-            proto = ModelProto.FromString(proto.SerializeToString())
             del proto.graph.output[:]
             proto.graph.output.extend(ValueInfoProto(name=n) for n in outputs)
         names = [o.name for o in proto.graph.output]
+        # Without optimization every node runs, and those that no output reads have not been run with guards before.
+        for container in (proto.graph, *proto.functions):
+            remove_unread(container)
         try:
             options = _plain_options()
             register_custom_ops(options, proto)

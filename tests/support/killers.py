@@ -52,6 +52,29 @@ def division(op_type, a, b, dtype=np.int64, **attributes):
     return proto, {"x": real(2, 4)}
 
 
+def least(op_type, where, is_old):
+    """The least number divided by -1, by constants; in an old model, so that it is run as it is beside the upgraded."""
+    division = f"q = {op_type}(c, b)"
+    nodes = {
+        "read": f"c = Identity(a) {division}",
+        "folded": f"c = Add(e, e) {division}",
+        "cast": f"c = Cast<to = 7>(g) {division}",
+        "branch": f"q = If(t) <then_branch = u () => (int64[1] o) {{ o = {op_type}(a, b) }}, "
+                  "else_branch = v () => (int64[1] p) { p = Identity(b) }>",
+        "unread": f"r = {op_type}(a, b) q = Identity(b)",
+    }[where]
+    mean = "m = ReduceMean<axes = [0], keepdims = 1>(h)" if is_old else "m = Identity(h)"
+    stored = {"a": ints(-(2**63)), "b": ints(-1), "e": ints(-(2**62)), "g": np.float32([-(2.0**63)]),
+              "t": np.array(True)}
+    proto = model(f"{nodes} f = Cast<to = 1>(q) {mean} y = Add(m, f)")
+    read = {i for node in proto.graph.node for g in (node, *(n for a in node.attribute for n in a.g.node))
+            for i in g.input}
+    proto.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in stored.items() if n in read)
+    if is_old:
+        proto.opset_import[0].version, proto.ir_version = 17, 8
+    return proto
+
+
 def functions(*lines):
     """A model that calls f1, with local functions `name(callee twice)`."""
     imports = 'opset_import: ["" : 21, "l" : 1]'
@@ -93,6 +116,9 @@ CASES = {
     "div 0 int32": division("Div", [[1], [2]], [0], np.int32),
     "div 0 uint8": division("Div", [[1], [2]], [0], np.uint8),
     "div min": division("Div", [-(2**63)], [-1]),
+    **{f"{name} min, {where}{', opset 17' * is_old}": (least(op_type, where, is_old), {"x": real(2, 4)})
+       for name, op_type in (("div", "Div"), ("mod", "Mod")) for where in ("read", "folded", "cast", "branch", "unread")
+       for is_old in (False, True)},
     "div min int32": division("Div", [-(2**31)], [-1], np.int32),
     "mod 0": division("Mod", [1], [0]),
     "mod min": division("Mod", [-(2**31)], [-1], np.int32),

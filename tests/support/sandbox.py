@@ -3,7 +3,8 @@
 As a program, `python sandbox.py first last engine...` prints a line of JSON for every mutant from `first` to `last` and
 every engine; `python sandbox.py --models file engine...` does the same for the models pickled in a file, and `python
 sandbox.py --values names engine...` for the values of those rows of `run_time_values` whose names, divided by commas,
-are given.
+are given, and `python sandbox.py --doors file doors` for the pickled models and the doors of `doors.py`, divided by
+commas.
 """
 
 import json
@@ -191,6 +192,15 @@ def main(arguments):
     if arguments[0] == "--values":
         names, *engines = arguments[1:]
         print_values(names.split(",") if names else (), [e for e in engines if e != "agent" or has_training()])
+        return
+    if arguments[0] == "--doors":
+        from doors import DOORS, enter
+
+        for name, model, feeds, _ in cases(["--models", arguments[1]]):
+            for door in arguments[2].split(",") if arguments[2] else DOORS:
+                # All of its work is in the child, as loading is what may end the process.
+                kind, text = in_child(door, model, feeds, run=partial(outcome, run=enter))
+                print(json.dumps([name, door, kind, text]), flush=True)
         return
     for name, model, feeds, targets in cases(arguments):
         for engine in arguments[2:]:
