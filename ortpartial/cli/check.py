@@ -10,10 +10,9 @@ from typing import Any
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
-from ortpartial.model import load
 
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_straight_through_option, add_weights_options, check_count
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_losses
 from .roles import load_roles, read_columns
 from .timing import RandomRows, parse_sizes
@@ -56,7 +55,7 @@ def add_check_command(commands: Any) -> None:
     command.add_argument("--loss", nargs="+", default=["square"], metavar="LOSS",
                          help="the loss, as for train; default: square")
     add_weights_options(command)
-    add_straight_through_option(command)
+    add_reading_options(command)
     command.add_argument("--train-mode", action="store_true", help="run Dropout and BatchNormalization in train mode")
     command.add_argument("--engine", nargs="+", choices=_ENGINES, default=_ENGINES, metavar="ENGINE",
                          help=f"engines to check, of {', '.join(_ENGINES)}; default: all")
@@ -66,7 +65,7 @@ def add_check_command(commands: Any) -> None:
 def run_check(args: argparse.Namespace) -> int:
     """Check all engines, and print a line for each."""
     check_count("batch_size", args.batch_size)
-    model = load(args.model, straight_through=args.straight_through)
+    model = load_model(args)
     fixed = [v.shape[0] for v in model.inputs.values() if v.shape and isinstance(v.shape[0], int)]
     size = fixed[0] if fixed else args.batch_size
     losses = resolve_losses(model, parse_losses(args.loss, []))
