@@ -320,9 +320,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     aliases = loaded.aliases if loaded and loaded.aliases else {
         **inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
     if names_from is not None:
-        names = {**find_names_by_scope(proto.graph, arrays, names_from), **find_module_names(arrays, names_from)}
-        named = {a.initializer for a in names.values()}
-        aliases = {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
+        aliases = _name_by_module(aliases, proto, arrays, names_from)
     model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
                   find_libraries(proto), inferred)
     if loaded is None and _is_old(proto):
@@ -348,6 +346,14 @@ def _name_outputs(names: Sequence[str], taken: Collection[str]) -> list[str]:
             free = f"{name}_{i}"
         distinct[free] = None
     return list(distinct)
+
+
+def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: Any
+                    ) -> dict[str, Alias]:
+    """Aliases, of which those of a module come first, by content and then by scope."""
+    names = {**find_names_by_scope(proto.graph, arrays, module), **find_module_names(arrays, module)}
+    named = {a.initializer for a in names.values()}
+    return {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
 
 
 def _is_old(proto: ModelProto) -> bool:

@@ -474,9 +474,9 @@ def list_folded_norms(model: ModelProto) -> list[str]:
         if call is not None:  # The newer exporter folds into products, and repeats the weights of an instance norm.
             is_folded = (("batch_norm" in call[0] and node.op_type in PRODUCTS)
                          or ("instance_norm" in call[0] and node.op_type == "BatchNormalization"))
-        else:
-            is_folded = node.op_type in ("Conv", "ConvTranspose") and len(node.input) > 2 and all(
-                n.startswith(f"onnx::{node.op_type}_") for n in node.input[1:3])
+        else:  # The older exporter gives the weight and the bias that it computes names of its own.
+            is_torch = model.producer_name == "pytorch" and node.op_type in ("Conv", "ConvTranspose")
+            is_folded = is_torch and len(node.input) > 2 and all(map(is_generated_name, node.input[1:3]))
         if is_folded:
             folded.append(node.input[1])
     return folded

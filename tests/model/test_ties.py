@@ -160,6 +160,7 @@ def test_folded_norms():
              ("/d/Conv", "Conv", ["h", "d.weight"], "y")]
     arrays = {"onnx::Conv_1": W[..., None], "onnx::Conv_2": HALF, "d.weight": W[..., None]}
     assert list_folded_norms(model(nodes, **arrays)) == ["onnx::Conv_1"]
+    assert list_folded_norms(model(nodes, "other", **arrays)) == []
     assert list_folded_norms(ModelProto()) == []
 
 
