@@ -123,7 +123,7 @@ class _Fingerprints:
             return self._of_class(value)
         if isinstance(value, FunctionType):
             return self._of_function(value)
-        if isinstance(value, _HIDDEN):
+        if kind is object or isinstance(value, _HIDDEN):
             return _Same(value)
         if kind in _CONTAINERS:
             return kind, self._of_elements(value)
