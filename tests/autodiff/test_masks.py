@@ -90,7 +90,8 @@ def test_a_sequence_that_has_ended():
     x, w, r = (variable(n, "float32", s) for n, s in (("x", [3, 2, 1]), ("w", [1, 2, 1]), ("r", [1, 2, 2])))
     y, _ = op.RNN(x, w, r, None, constant(np.array([3, 1], np.int32)), hidden_size=2, activations=["Relu"])
     feeds = {"x": np.ones(x.shape, np.float32), "w": np.ones(w.shape, np.float32), "r": np.zeros(r.shape, np.float32)}
-    dx, dw = evaluate(build([x, w, r], dict(zip("xw", grad(op.Sqrt(y), [x, w]), strict=True))), feeds).values()
+    gradients = grad(op.Sqrt(y), [x, w])
+    dx, dw = evaluate(build([x, w, r], dict(zip(["dx", "dw"], gradients, strict=True))), feeds).values()
     assert dx.ravel().tolist() == [1, 1, 1, 0, 1, 0]
     assert dw.ravel().tolist() == [2, 2]
 
