@@ -34,6 +34,9 @@ def gradient_model(
     cotangent or gradient has the shape of the tensor that it is named after. Applied to its own result with another
     suffix, it returns the next order.
 
+    A mask that is shut, such as that of Relu, passes nothing, whatever is behind it in the model. The cotangents that
+    are inputs are taken for finite numbers: at a mask that no pole of the model is behind, an infinite one gives NaN.
+
     Parameters
     ----------
     model : Model, onnx.ModelProto, bytes or path

@@ -43,6 +43,10 @@ _SMALLEST = {(2, 3): 2.0**-16, (2, 2): 2.0**-128, (4, 6): 2.0**-128, (8, 15): 2.
 _MAX_SIZE = 2**22
 
 
+#: Of so many numbers of both signs, it is found out whether one is 0: divisors, and no weights.
+_FEW = 256
+
+
 def is_finite(v: Value) -> bool:
     """Whether every element of a value is a finite number where inputs and weights are.
 
@@ -115,13 +119,14 @@ def _of_variable(v: Value) -> Range:
     a = v.array
     if a is None or not a.size or a.size > _MAX_SIZE or a.dtype.kind in "OUSc":
         return _USUAL
-    numbers = a if a.dtype.kind == "f" else a.astype(np.float64)
-    low, high = float(numbers.min()), float(numbers.max())
+    low = high = float(a.item() if a.size == 1 else a.min())
+    if a.size > 1:
+        high = float(a.max())
     if math.isnan(low):
         r = Range(kind=ANY)
     else:
-        nearest = low if low > 0 else -high if high < 0 else float(np.abs(numbers).min())
-        r = Range(low, high, _kind_of(numbers, low, high), _reciprocal_exists(v, nearest))
+        nearest = low if low > 0 else -high if high < 0 else float(np.abs(a).min()) if 1 < a.size <= _FEW else 0.0
+        r = Range(low, high, _kind_of(a, low, high), _reciprocal_exists(v, nearest))
     _state(v, r)
     return r
 
@@ -146,7 +151,7 @@ def _of_node(node: Node) -> Range:
     """The range of the first output of a node, from those of what it reads."""
     y, rule = node.outputs[0], None if node.domain else _RULES.get(node.op_type)
     if rule is None or not y.is_float:
-        return Range(kind=ANY) if any([find_range(x).kind for x in _reads(node)]) else _USUAL
+        return Range(kind=ANY) if any(find_range(x).kind for x in _reads(node)) else _USUAL
     r = rule(node, *[find_range(x) for x in node.inputs if x is not None])
     if r.is_nonzero or r.low <= 0 <= r.high:
         return r
@@ -155,7 +160,7 @@ def _of_node(node: Node) -> Range:
 
 def _worst(*ranges: Range) -> int:
     """FINITE if all are, else ANY."""
-    return ANY if any([r.kind for r in ranges]) else FINITE
+    return ANY if any(r.kind for r in ranges) else FINITE
 
 
 def _times(a: float, b: float) -> float:
