@@ -154,8 +154,8 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
         Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order, and ``"adapter"`` for
         the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
         to train it. Patterns and functions choose among what a gradient reaches, except running statistics, the
-        numbers that exporters write, and those of the program, such as the angles of a rotary embedding. By default the float initializers of rank one or more among these, except
-        statistics of the data.
+        numbers that exporters write, and those of the program, such as the angles of a rotary embedding. By default
+        the float initializers of rank one or more among these, except statistics of the data.
     outputs : sequence of str
         The outputs to train.
     freeze : str or sequence of str
