@@ -61,7 +61,7 @@ def test_angles_remain_as_they_were(name, dynamo):
     X = torch.cat([x] * 20).numpy()
     y = np.random.default_rng(0).normal(size=(*X.shape, 16)).astype(np.float32)
     settings = {"max_iter": 1, "batch_size": len(x), "learning_rate": "adam"}
-    trained = OrtGradientForwardBackwardOptimizer(loaded, **settings).fit(X, y).to_onnx()
+    trained = OrtGradientForwardBackwardOptimizer(loaded, **settings).fit(X, y).get_trained_onnx()
     after = {t.name: numpy_helper.to_array(t) for t in trained.graph.initializer}
     assert not any(np.array_equal(after[n], loaded.arrays[n]) for n in weights)
     for n in frequencies:
