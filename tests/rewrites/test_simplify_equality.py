@@ -160,7 +160,7 @@ def relu_after_pool(d, limit):
     reads = d.one("pool", "pool", "pool", "indices", "activation")
     outputs = {"pool": [op.Neg(y)], "indices": [op.Neg(y), op.Neg(y.node.outputs[1])],
                "activation": [op.Neg(y), op.Neg(activated)]}[reads]
-    return Case(outputs, activation is op.Relu and reads == "pool")
+    return Case(outputs, activation is op.Relu and reads == "pool" and "ceil_mode" not in settings)
 
 
 def gathers_to_split(d, limit):
