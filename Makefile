@@ -15,6 +15,8 @@ PYTEST := -m pytest -n 2 --dist worksteal
 # Most tests run on one of the two runtimes; with HALF= all run on both.
 HALF := --half
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
+# The tests of gradients and engines once more, with rewrites that apply at any size.
+UNLIMITED := --limits=zero tests/autodiff tests/contracts tests/rewrites tests/training
 ONE_THREAD := OMP_NUM_THREADS=1
 GALLERY := 1
 
@@ -109,10 +111,12 @@ bench: $(TRAINING)/.installed-bench
 proof: proof-training proof-cpu
 
 proof-training: $(TRAINING)/.installed-dev
-	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) $(PROOF)
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) $(PROOF) --limits=usual
+	$(ONE_THREAD) $(TRAINING)/bin/python $(PYTEST) $(UNLIMITED)
 
 proof-cpu: $(CPU)/.installed-test
-	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(PROOF)
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(PROOF) --limits=usual
+	$(ONE_THREAD) $(CPU)/bin/python $(PYTEST) $(UNLIMITED)
 
 tables: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/python tools/operator_table.py

@@ -129,13 +129,16 @@ def _remove_idle_dropout(node: Node, inputs: Sequence[Any]) -> list[Value] | Non
 
 
 def _relu_after_pool(model: Model) -> Rewrite:
-    """MaxPool(Relu(x)) as Relu(MaxPool(x)), which has fewer elements, where nothing else reads the Relu."""
+    """MaxPool(Relu(x)) as Relu(MaxPool(x)), which has fewer elements, where nothing else reads the Relu.
+
+    Not so with ceil_mode: onnxruntime 1.19.2 keeps windows behind the image, and gives the lowest number for them.
+    """
     roots = list(model.outputs.values())
     nodes = topological(roots)
     readers = Counter([*roots, *(v for node in nodes for v in node.reads)])
     pools = {node for node in nodes if node.op_type == "MaxPool" and not node.domain
              and (x := node.reads[0]).node and x.node.op_type == "Relu" and readers[x] == 1
-             and not readers[node.outputs[1]]}
+             and not readers[node.outputs[1]] and not node.attribute("ceil_mode")}
 
     def relu_after_pool(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
         if node not in pools:

@@ -127,6 +127,10 @@ def check_rewrite(make: Callable[[Draw], Case], rewrite: Callable[[Sequence[Valu
         if not applied and sides[False] > least + 2:  # Nothing was rewritten: a few show that numpy computes the same.
             continue
         actual = run(draw, rewritten)
+        for v, a in zip(rewritten, actual, strict=True):  # The shape that a rewrite states is that of the numbers.
+            stated = a.shape if v.shape is None else tuple(
+                n if isinstance(n, int) else m for n, m in zip(v.shape, a.shape, strict=True))
+            assert stated == a.shape, f"{where}: {v}, {a.shape}"
         for a, b in zip(actual, run(draw, case.outputs) if case.expected is None else case.expected, strict=True):
             assert_equal(a, np.asarray(b), case.exact, f"{where}: {case.outputs}, {list(draw.arrays)}")
     assert min(sides[True], sides[False]) >= least, sides
