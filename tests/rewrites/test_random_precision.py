@@ -14,6 +14,7 @@ from ortpartial.rewrites.train_mode import TrainingModel
 from ortpartial.runtime import Session
 from ortpartial.runtime.session_options import session_options
 
+
 def loaded(chain):
     return load(chain.model, variables=list(chain.weights))
 
