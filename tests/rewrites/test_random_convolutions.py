@@ -14,6 +14,8 @@ from ortpartial.rewrites.convolutions import write_convolutions
 from ortpartial.runtime import Session
 from ortpartial.runtime.channel_block import channel_block
 
+#: The tests say on which side of the limits they are.
+pytestmark = pytest.mark.usual_limits
 needs_blocks = pytest.mark.skipif(channel_block() is None, reason="onnxruntime convolves no blocks of channels here")
 
 #: Multiplications from which on these tests lay out blocks.
@@ -35,7 +37,8 @@ def draw_convolution(seed):
     rng = np.random.default_rng(seed)
     block = channel_block() or 8
     n, c, o = (int(rng.choice(some)) for some in (
-        (1, 2, 5, block), (1, 3, block - 2, block, block + 1, 2 * block, 3 * block - 2), (2, 5, block - 2, block, 2 * block)))
+        (1, 2, 5, block), (1, 3, block - 2, block, block + 1, 2 * block, 3 * block - 2),
+        (2, 5, block - 2, block, 2 * block)))
     kernel, strides, dilations = ([int(rng.integers(1, k)) for _ in "hw"] for k in (5, 3, 3))
     sizes = [int(rng.integers((k - 1) * d + 1, 15)) for k, d in zip(kernel, dilations, strict=True)]
     auto = str(rng.choice(["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
@@ -104,9 +107,9 @@ def check_convolution(seed, limit):
     return in_blocks
 
 
-@pytest.mark.parametrize("group", range(3))
+@pytest.mark.parametrize("group", range(2))
 def test_some_convolutions_equal_those_of_torch(group, limit):
-    applied = [check_convolution(seed, limit) for seed in range(20 * group, 20 * group + 20)]
+    applied = [check_convolution(seed, limit) for seed in range(15 * group, 15 * group + 15)]
     assert channel_block() is None or {True, False} == set(applied)
 
 
@@ -143,7 +146,7 @@ def check_transposed(seed, limit):
     strides, dilations = ([int(rng.choice([1, 1, 1, 2])) for _ in "hw"] for _ in "sd")
     pads = [int(rng.integers(0, (k - 1) * d + 1)) for k, d in zip(kernel, dilations, strict=True)]
     extra = [int(rng.integers(0, s)) for s in strides]
-    sizes = [int(rng.integers(6, 13)) for _ in "hw"]
+    sizes = [int(rng.integers(8, 13)) for _ in "hw"]
     x, w = real(rng, n, c, *sizes), real(rng, c, o, *kernel)
     b = real(rng, o) if rng.random() < 0.2 else None
     arrays = {"x": x, "w": w, **({} if b is None else {"b": b})}
@@ -163,7 +166,7 @@ def check_transposed(seed, limit):
 
 
 def test_some_transposed_convolutions_equal_those_of_torch(limit):
-    applied = [check_transposed(seed, limit) for seed in range(40)]
+    applied = [check_transposed(seed, limit) for seed in range(25)]
     assert channel_block() is None or {True, False} == set(applied)
 
 
@@ -216,7 +219,7 @@ def check_pool(seed):
 
 
 def test_some_pools_equal_those_of_torch():
-    assert {True, False} == {check_pool(seed) for seed in range(40)}
+    assert {True, False} == {check_pool(seed) for seed in range(25)}
 
 
 @pytest.mark.slow
