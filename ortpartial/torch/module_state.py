@@ -6,18 +6,26 @@ import copy
 import inspect
 import io
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from onnx import ModelProto, helper, numpy_helper
+from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ortpartial.graph import mark_gradient_stop
 from ortpartial.model import replace_weights
 from ortpartial.rewrites import to_inference_mode
 
 __all__ = ["as_array", "as_tensor", "export_module", "find_owner", "match_state", "register",
            "register_unread"]
+
+#: The opset of an exported module: LayerNormalization came with 17, Col2Im with 18.
+_OPSET = 18
+#: Arguments that are no inputs of a graph, but constants.
+_CONSTANTS = (bool, int, float, str, torch.dtype, type(None))
 
 
 def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parameter: bool) -> str:
@@ -186,51 +194,103 @@ def as_array(t: torch.Tensor, kind: int) -> np.ndarray:
 def export_module(module: torch.nn.Module, example: tuple[Any, ...] | Mapping[str, Any]) -> ModelProto:
     """Export a module by torch's TorchScript exporter, in inference mode but with its Dropout and BatchNormalization.
 
-    Inputs are named as the arguments of the module's `forward`, outputs by the keys of what it returns.
+    Inputs are named as the arguments of the module's `forward`, outputs by the keys of what it returns. The tensors of
+    a nested argument are inputs in their order, such as ``"pair_0"`` and ``"pair_1"``; numbers and None are constants.
 
     Parameters
     ----------
     module : torch.nn.Module
         The module; it is not changed.
-    example : tuple of torch.Tensor or dict of str to torch.Tensor
-        Inputs to trace it with, positional or by keyword.
+    example : tuple or dict of str to object
+        Arguments to trace it with, positional or by keyword: tensors, structures of them, numbers, strings and None.
 
     Returns
     -------
     onnx.ModelProto
     """
     args, kwargs = ((), dict(example)) if isinstance(example, Mapping) else (example, {})
-    inputs = _name_inputs(module, args, kwargs)
-    if strangers := [n for n, t in inputs.items() if not isinstance(t, torch.Tensor)]:
-        raise TypeError(f"The example {strangers[0]!r} is {type(inputs[strangers[0]]).__name__}; give a tensor for "
+    arguments = _name_arguments(module, args, kwargs)
+    if strangers := [n for n, t in arguments.items() if not isinstance(t, (torch.Tensor, *_CONSTANTS))]:
+        raise TypeError(f"The example {strangers[0]!r} is {type(arguments[strangers[0]]).__name__}; give a tensor for "
                         f"each input.")
+    inputs = {n: t for n, t in arguments.items() if isinstance(t, torch.Tensor)}
     stream, traced = io.BytesIO(), copy.deepcopy(module)  # Tracing updates running statistics.
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(), _writing_detach():
         # Only this exporter keeps the names of weights; torch 2.13.0 warns that it is deprecated.
         warnings.simplefilter("ignore")
+        parameters = inspect.signature(module.forward).parameters
+        if len(args) < len(parameters) or not all(map(torch.is_tensor, args)):
+            args, kwargs = _take_tensors(traced, args, kwargs), {}
         outputs = _name_outputs(traced(*args, **kwargs), {*inputs, *module.state_dict()})
         torch.onnx.export(
             traced, args, stream, kwargs=kwargs or None, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
             do_constant_folding=False, input_names=list(inputs), output_names=outputs,
-            dynamic_axes={n: {0: "N"} for n, t in inputs.items() if t.dim()}, opset_version=17, verbose=False)
-    model, state = to_inference_mode(ModelProto.FromString(stream.getvalue())), module.state_dict()
+            dynamic_axes={n: {0: "N"} for n, t in inputs.items() if t.dim()}, opset_version=_OPSET,
+            verbose=False)
+    model, state = to_inference_mode(_mark_detached(ModelProto.FromString(stream.getvalue()))), module.state_dict()
     sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
     return replace_weights(model, {n: t.numpy(force=True) for n, t in state.items() if sizes.get(n) == tuple(t.shape)})
 
 
-def _name_inputs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a call in the order of the arguments of `forward`, by their names."""
-    inputs: dict[str, Any] = {}
+@contextmanager
+def _writing_detach() -> Iterator[None]:
+    """Have the exporter, which drops it, write `detach` as an operator of our own."""
+
+    def write(g: Any, x: Any) -> Any:
+        is_real = x.type().scalarType() in ("Float", "Double", "Half", "BFloat16")
+        if not is_real or "Constant" in x.node().kind():
+            return x
+        return g.op("ortpartial::StopGradient", x).setType(x.type())
+
+    torch.onnx.register_custom_op_symbolic("aten::detach", write, _OPSET)
+    try:
+        yield
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("aten::detach", _OPSET)
+
+
+def _mark_detached(model: ModelProto) -> ModelProto:
+    """Turn each StopGradient of a new model into an Identity that stops the gradient."""
+    for node in model.graph.node:
+        if node.op_type == "StopGradient":
+            node.op_type, node.domain = "Identity", ""
+            mark_gradient_stop(node)
+    imports = [i for i in model.opset_import if i.domain != "ortpartial"]
+    del model.opset_import[:]
+    model.opset_import.extend(imports)
+    return model
+
+
+def _name_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call passes, in the order of the arguments of `forward` and by their names; structures part by part."""
+    arguments: dict[str, Any] = {}
     signature = inspect.signature(module.forward)
     for name, value in signature.bind(*args, **kwargs).arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            inputs.update({f"{name}_{i}": v for i, v in enumerate(value)})
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            inputs.update(value)
-        else:
-            inputs[name] = value
-    return inputs
+        is_named = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        for path, leaf in tree_flatten_with_path(value)[0]:
+            entries = [[getattr(entry, a) for a in ("key", "idx", "name") if hasattr(entry, a)] for entry in path]
+            parts = [str(entry) for (entry,) in entries]
+            arguments["_".join(parts if is_named else [name, *parts])] = leaf
+    return arguments
+
+
+def _take_tensors(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Let a module take the tensors among its arguments alone, and return those; all else is as in this call.
+
+    The exporter of torch 2.13.0 takes defaults that are numbers for inputs, and drops what is passed by name.
+    """
+    forward = module.forward
+    bound = inspect.signature(forward).bind(*args, **kwargs)
+    leaves, structure = tree_flatten((bound.args, bound.kwargs))
+
+    def call(*tensors: torch.Tensor) -> Any:
+        rest = iter(tensors)
+        passed = [next(rest) if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        positional, named = tree_unflatten(passed, structure)
+        return forward(*positional, **named)
+
+    module.forward = call
+    return tuple(t for t in leaves if torch.is_tensor(t))
 
 
 def _name_outputs(outputs: Any, taken: Collection[str]) -> list[str] | None:

@@ -187,15 +187,18 @@ class OnnxLayer(torch.nn.Module):
         The TorchScript exporter writes the module in training mode, which keeps Dropout, BatchNormalization, and the
         names and layouts of weights; `eval()` of the layer turns them off again. The first axis of each input may vary.
         Inputs have the names of the arguments of `forward`, outputs the keys or fields of what it returns, or
-        ``"output"``. `load_state_dict` takes the state of the module, and the module that of the layer: what the graph
+        ``"output"``. The layer takes the tensors of nested arguments one by one, in their order, and numbers and None
+        are those of the example.
+
+        `load_state_dict` takes the state of the module, and the module that of the layer: what the graph
         does not read is a buffer of the layer.
 
         Parameters
         ----------
         module : torch.nn.Module
             The module; it is not changed.
-        example : torch.Tensor, tuple of them, or dict of str to them
-            Inputs to trace it with: positional, or by the names of the arguments of `forward`.
+        example : torch.Tensor, tuple or dict of str to object
+            Arguments to trace it with: positional, or by the names of the arguments of `forward`.
         **settings : object
             For `OnnxLayer`. By default the layer trains those parameters of the module that the exporter kept.
 

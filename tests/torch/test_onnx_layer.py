@@ -474,8 +474,28 @@ def test_from_torch_names():
     assert [v.name for v in layer.to_onnx().graph.output] == ["logits", "hidden"]
     layer = OnnxLayer.from_torch(nn.Linear(2, 2), torch.ones(1, 2))
     assert (layer.input_names, layer.output_names) == (["input"], ["output"])
-    with pytest.raises(TypeError, match="The example 'mask' is NoneType; give a tensor for each input"):
-        OnnxLayer.from_torch(module, (ids, None))
+    with pytest.raises(TypeError, match="The example 'mask' is ndarray; give a tensor for each input"):
+        OnnxLayer.from_torch(module, (ids, mask.numpy()))
+
+
+class Structured(nn.Module):
+    def forward(self, x, pair, *others, scale=2, **named):
+        return x * pair["a"] + pair["b"][0] * scale + sum(others) + sum(v.detach() * x for v in named.values())
+
+
+def test_from_torch_of_nested_arguments():
+    """Tensors are inputs one by one, numbers are constants, and `detach` ends the gradient."""
+    a, b, c, d, e = (torch.tensor(real(3, seed=i), requires_grad=True) for i in range(5))
+    module, example = Structured(), {"x": a, "pair": {"a": b, "b": [c]}, "scale": 3, "named": d}
+    layer = OnnxLayer.from_torch(module, example)
+    assert layer.input_names == ["x", "pair_a", "pair_b_0", "named"]
+    y, expected = layer(a, b, c, d), module(a, {"a": b, "b": [c]}, scale=3, named=d)
+    close(y.detach(), expected.detach())
+    for ours, theirs in zip(*(torch.autograd.grad(t.sum(), [a, b, c, d], allow_unused=True)
+                              for t in (y, expected)), strict=True):
+        close(torch.zeros(3) if ours is None else ours, torch.zeros(3) if theirs is None else theirs)
+    layer = OnnxLayer.from_torch(module, (a, {"a": b, "b": [c]}, d, e))
+    assert layer.input_names == ["x", "pair_a", "pair_b_0", "others_0", "others_1"]
 
 
 def test_state_of_the_module():
