@@ -17,6 +17,7 @@ from ortpartial.exceptions import GraphError, ModelError, OrtPartialError
 from ortpartial.graph import (
     CONTROL,
     OPSET,
+    Node,
     Subgraph,
     Value,
     attribute_value,
@@ -51,8 +52,9 @@ Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[V
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
 
-#: Operators of conditions, such as that of a number of axes or of a size.
-_COMPARISONS = frozenset({"Add", "And", "Cast", "Equal", "Gather", "Greater", "Less", "Mul", "Not", "Or", "Sub"})
+#: Operators of conditions, such as that of a number of axes or of a size, and of the sizes of parts.
+_COMPARISONS = frozenset({"Add", "And", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Less", "Max", "Min",
+                          "Mod", "Mul", "Not", "Or", "Sub", "Tile", "Unsqueeze"})
 
 Shape = tuple["int | str | None", ...]
 
@@ -161,7 +163,11 @@ class Reader:
             results, stacks = stack_appended(applied, self.sequences, joins)
             self.sequences.update(stacks)
         elif not schema.domain:
-            elements = sequence_elements(schema.name, inputs, attributes, self.sequences)
+            parts = inputs
+            if schema.name == "SplitToSequence":
+                sizes = [None if x is None else find_constant(x) for x in inputs[1:]]
+                parts = [inputs[0], *(x if a is None else constant(a) for x, a in zip(inputs[1:], sizes, strict=True))]
+            elements = sequence_elements(schema.name, parts, attributes, self.sequences)
             if elements is not None:
                 self.sequences[applied.outputs[0]] = elements
         if self.straight_through:
@@ -334,6 +340,19 @@ def _count_outputs(schema: defs.OpSchema, attributes: Mapping[str, Any]) -> int:
     return 0 if any(o.option == variadic for o in schema.outputs) else len(schema.outputs)
 
 
+def _find_sizes(gather: Node) -> np.ndarray | None:
+    """The static sizes that a Gather takes from a shape, of which others may not be known."""
+    shape, indices = gather.inputs
+    if shape is None or indices is None or shape.node is None or shape.node.op_type != "Shape":
+        return None
+    x, places = shape.node.inputs[0], find_constant(indices)
+    if x is None or x.shape is None or places is None or len(shape.node.attributes) > 1:
+        return None
+    sizes = x.shape[shape.node.attribute("start") :]
+    chosen = [sizes[i] if -len(sizes) <= i < len(sizes) else None for i in places.flat]
+    return np.reshape(chosen, places.shape) if all(isinstance(n, int) for n in chosen) else None
+
+
 def find_constant(v: Value) -> np.ndarray | None:
     """The array that a value is, as a constant or computed from static sizes by few operators; else None."""
     if v.array is not None or v.node is None:
@@ -343,6 +362,8 @@ def find_constant(v: Value) -> np.ndarray | None:
         return np.asarray(prod(n for n in x.shape or () if isinstance(n, int)), np.int64)
     if v.node.op_type == "Shape" and x is not None and x.is_static:
         return np.asarray(x.shape, np.int64)[v.node.attribute("start") : v.node.attribute("end")]
+    if v.node.op_type == "Gather" and (sizes := _find_sizes(v.node)) is not None:
+        return sizes
     arrays = [find_constant(x) for x in v.node.reads] if v.node.op_type in _COMPARISONS else [None]
     if any(a is None for a in arrays):
         return None

@@ -66,6 +66,10 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
         # From 1.30 to 1.32, the fused kernel takes 5 times as long as a sum and LayerNormalization: bench/runtimes.py.
         names.append("SkipLayerNormFusion")
     graphs = list(walk_graphs(model.graph)) if isinstance(model, ModelProto) else []
+    if any(n.op_type == "Range" for graph in graphs[:1] for n in graph.node
+           if any(o.name in n.output for o in graph.output)):
+        # In 1.19.2 it removes a Range that a Gather reads even if it is an output, which then holds nothing.
+        names.append("GatherToSliceFusion")
     quantized = [n for graph in graphs for n in graph.node if n.op_type == "DequantizeLinear"]
     if quantized and len(graphs) > 1:
         # It aborts in 1.19.2 where the body of a node reads what is reshaped after a dequantization.

@@ -18,6 +18,7 @@ from ortpartial.logs import logger
 from ortpartial.model import TorchRecord, note_torch, replace_weights, walk_graphs
 from ortpartial.rewrites import to_inference_mode
 
+from .detach_export import mark_detached, writing_detach
 from .export_check import find_difference
 from .exported_layers import SpecialStatistics, find_other_mode, prepare_layers
 from .module_call import Axes, ModuleCall, list_tensors, name_outputs, read_axes, read_call
@@ -193,12 +194,12 @@ def _avoid_one_row(module: torch.nn.Module, call: ModuleCall, axes: Axes) -> Mod
 def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
     """The graph that the TorchScript exporter writes."""
     stream = io.BytesIO()
-    with _silence():
+    with _silence(), writing_detach(_OPSET):
         torch.onnx.export(
             module, call.tensors, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
             do_constant_folding=False, input_names=list(call.names), output_names=outputs,
             dynamic_axes={n: dict(sizes) for n, sizes in axes.items()}, opset_version=_OPSET, verbose=False)
-    return ModelProto.FromString(stream.getvalue())
+    return mark_detached(ModelProto.FromString(stream.getvalue()))
 
 
 def _export_program(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import onnxruntime
 import pytest
-from once import ON_NEWEST
+from once import ON_BOTH, ON_NEWEST
 from onnx import TensorProto, load, parser
 
 from ortpartial.exceptions import DataError
@@ -296,3 +296,13 @@ def test_content_that_stays_apart_is_there_for_other_operators(formula, dtype, m
     computed = (x + w) / 2 if dtype == "float64" else (x + w) / (1 + np.exp(-(x + w)))
     np.testing.assert_allclose(expected, computed, rtol=1e-6)
     np.testing.assert_array_equal(Session(model, arrays=apart).run({"x": x})["y"], expected)
+
+
+@ON_BOTH
+def test_a_range_that_is_an_output():
+    """GatherToSliceFusion of 1.19.2 removes it where a Gather reads it, and returned None in its place."""
+    x, t = variable("x", "float32", ["N"]), variable("t", "float32", [9, 3])
+    i = op.Range(constant(np.int64(0)), op.Squeeze(op.Shape(x), [0]), constant(np.int64(1)))
+    session = Session(build([x, t], {"y": op.Gather(t, i), "i": i}))
+    outputs = session.run({"x": np.zeros(2, np.float32), "t": np.ones((9, 3), np.float32)})
+    assert outputs["i"].tolist() == [0, 1]

@@ -478,6 +478,26 @@ def test_from_torch_names():
         OnnxLayer.from_torch(module, (ids, {1}))
 
 
+class Structured(nn.Module):
+    def forward(self, x, pair, *others, scale=2, **named):
+        return x * pair["a"] + pair["b"][0] * scale + sum(others) + sum(v.detach() * x for v in named.values())
+
+
+def test_from_torch_of_nested_arguments():
+    """Tensors are inputs one by one, numbers are constants, and `detach` ends the gradient."""
+    a, b, c, d, e = (torch.tensor(real(3, seed=i), requires_grad=True) for i in range(5))
+    module, example = Structured(), {"x": a, "pair": {"a": b, "b": [c]}, "scale": 3, "named": d}
+    layer = OnnxLayer.from_torch(module, example)
+    assert layer.input_names == ["x", "pair_a", "pair_b_0", "named"]
+    y, expected = layer(a, b, c, d), module(a, {"a": b, "b": [c]}, scale=3, named=d)
+    close(y.detach(), expected.detach())
+    for ours, theirs in zip(*(torch.autograd.grad(t.sum(), [a, b, c, d], allow_unused=True)
+                              for t in (y, expected)), strict=True):
+        close(torch.zeros(3) if ours is None else ours, torch.zeros(3) if theirs is None else theirs)
+    layer = OnnxLayer.from_torch(module, (a, {"a": b, "b": [c]}, d, e))
+    assert layer.input_names == ["x", "pair_a", "pair_b_0", "others_0", "others_1"]
+
+
 def test_state_of_the_module():
     """Each takes the state of the other, what the graph does not read included."""
     module, inputs = Tagger(), (torch.tensor([[1, 2, 6]]), torch.ones(1, 3))

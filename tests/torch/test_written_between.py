@@ -103,7 +103,8 @@ WRITES = {
 }
 #: Ways to go back.
 PASSES = ["once", "after another pass", "create_graph", "after another call"]
-ENGINES = ["step", pytest.param("compiled", marks=pytest.mark.slow), pytest.param("agent", marks=pytest.mark.agent), "auto"]
+ENGINES = ["step", pytest.param("compiled", marks=pytest.mark.slow),
+           pytest.param("agent", marks=pytest.mark.agent), "auto"]
 
 
 @cache
