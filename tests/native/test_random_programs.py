@@ -1,4 +1,4 @@
-"""Random programs in C: elementwise operators fused, views, reductions and products of every layout, as in onnxruntime."""
+"""Random programs in C beside onnxruntime: fused operators, views, reductions and products of every layout."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Checkpointing, mixed precision and another dtype on random chains: the same function, in the dtypes that are asked."""
+"""Checkpointing, mixed precision and float64 on random chains: the same function in the dtypes that are asked for."""
 
 import numpy as np
 import pytest

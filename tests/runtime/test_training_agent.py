@@ -739,3 +739,24 @@ def test_gradient_onnx_holds_forward_and_backward():
     assert "YieldOp" in {n.op_type for n in graph.node}
     assert sorted(o.name for o in graph.output) == ["w0_grad", "w2_grad"]
     assert repr(agent) == "<TrainingAgent x -> y, trains w2, w0>"
+
+
+@needs_agent
+@pytest.mark.parametrize("comparison", ["LessOrEqual", "GreaterOrEqual"])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+def test_a_comparison_in_front_of_a_pool(comparison, pool):
+    """onnxruntime-training 1.19.2 expanded the comparison after the gradient was built, and ended the process."""
+    x = variable("x", "float32", [2, 3, 4, 6])
+    y = getattr(op, pool)(op.Where(getattr(op, comparison)(x, 0.25), op.Tanh(x), x), kernel_shape=[2, 2])
+    agent = TrainingAgent(build([x], {"y": y}), [], input_grads=["x"])
+    assert find_untrusted(build([x], {"y": y})) == []
+    array = apart(2, 3, 4, 6)
+    t = torch.tensor(array, requires_grad=True)
+    compare = torch.le if comparison == "LessOrEqual" else torch.ge
+    expected = (F.max_pool2d if pool == "MaxPool" else F.avg_pool2d)(
+        torch.where(compare(t, 0.25), torch.tanh(t), t), 2, 1)
+    expected.sum().backward()
+    (actual,), state = agent.forward({"x": array}, {})
+    np.testing.assert_allclose(as_numpy(actual), expected.detach(), rtol=1e-5, atol=1e-6)
+    dx = agent.backward([np.ones(tuple(expected.shape), np.float32)], state)["x"]
+    np.testing.assert_allclose(as_numpy(dx), t.grad, rtol=1e-5, atol=1e-6)
