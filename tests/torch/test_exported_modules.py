@@ -17,8 +17,8 @@ NO_FORM = {
     "Bilinear", "ChannelShuffle", "LSTM_projected", "RMSNorm", "addcdiv", "bce", "cosh", "cross_entropy_smoothed",
     "cumprod", "diff", "erfc", "exp2", "expm1", "frac", "hinge_embedding", "huber_loss", "hypot", "isin", "kron",
     "kthvalue", "l1_loss", "logaddexp", "logcumsumexp", "median", "multi_margin", "orthogonal", "poisson_nll",
-    "quantile", "returns_dataclass", "shifts", "sinh", "smooth_l1_loss", "soft_margin", "spectral_norm", "take_along_dim", "threshold",
-    "trace", "triplet_margin", "trunc", "xlogy",
+    "quantile", "returns_dataclass", "shifts", "sinh", "smooth_l1_loss", "soft_margin", "spectral_norm",
+    "take_along_dim", "threshold", "trace", "triplet_margin", "trunc", "xlogy",
 }
 #: What it writes wrongly, so that the file computes something else in onnxruntime, too.
 LOST = {
