@@ -350,7 +350,8 @@ def _find_sizes(gather: Node) -> np.ndarray | None:
         return None
     sizes = x.shape[shape.node.attribute("start") :]
     chosen = [sizes[i] if -len(sizes) <= i < len(sizes) else None for i in places.flat]
-    return np.reshape(chosen, places.shape) if all(isinstance(n, int) for n in chosen) else None
+    static = [n for n in chosen if isinstance(n, int)]
+    return np.array(static, np.int64).reshape(places.shape) if len(static) == len(chosen) else None
 
 
 def find_constant(v: Value) -> np.ndarray | None:

@@ -319,7 +319,8 @@ def find_reread(gradient: GraphProto) -> list[int]:
         The places of these outputs. The others may be written to before the backward pass.
     """
     (end,) = [node for node in gradient.node if node.op_type == "YieldOp"]
-    needed, backward = set(end.input), set()
+    needed = set(end.input)
+    backward: set[str] = set()
     shared: dict[str, set[str]] = {n: {n} for n in end.input}
     # A factor of 1, or a summand of 0.
     constants = {t.name for t in gradient.initializer if np.isin(numpy_helper.to_array(t), (0, 1)).all()}
