@@ -56,7 +56,7 @@ def check_chain(seed: int, engines: list[str]) -> None:
         actual = layer_gradients(chain, engine)
         for n in right:
             error = measure(actual[n], right[n], chain.kinks)
-            if error > max(1e-4, 20 * base[n]):
+            if error > max(3e-5, 20 * base[n]):
                 wrong[f"layer, {engine}, {n}"] = error
     rate = choose_rate(chain)
     expected, by_torch = (take_steps(chain, rate, 2, dtype) for dtype in (torch.float64, torch.float32))
@@ -75,7 +75,7 @@ def check_chain(seed: int, engines: list[str]) -> None:
             rounding = 2 * np.spacing(np.float32(abs(w).max())) / max(abs(change).max(), 1e-30)
             error = measure(trained - first, change, chain.kinks)
             usual = max(measure(by_torch[n] - first, change, chain.kinks), max(base.values()))
-            if error > max(1e-3, 20 * usual) + rounding + (2e-3 if chain.kinks else 0):
+            if error > max(1e-4, 20 * usual) + rounding + (2e-3 if chain.kinks else 0):
                 wrong[f"{name}, {n}"] = error
     assert not wrong, f"seed {seed}: {wrong} in {chain.names}"
 
