@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from chains import draw_chain, measure
+from once import ON_NEWEST
+from table import OLD
 
 from ortpartial.autodiff import grad
 from ortpartial.graph import PRODUCTS, accepted_types, build, op, topological, variable
@@ -121,6 +123,8 @@ def check_dtype(seed):
         assert error < 1e-6 * float(abs(d).max()) + 1e-9 * scale, (seed, n, error, chain.names)
 
 
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no kernel of float64 for Cos and others")
+@ON_NEWEST
 @pytest.mark.parametrize("group", range(2))
 def test_some_chains_in_float64(group):
     for seed in range(6 * group, 6 * group + 6):
@@ -128,6 +132,7 @@ def test_some_chains_in_float64(group):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no kernel of float64 for Cos and others")
 @pytest.mark.parametrize("seed", range(100, 250))
 def test_chains_in_float64(seed):
     check_dtype(seed)

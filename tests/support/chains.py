@@ -250,6 +250,8 @@ def draw_window(c: Draft, least: int = 1) -> tuple[list[int], list[int], list[in
         less, more = [t // 2 for t in total], [t - t // 2 for t in total]
         pads = [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
         settings = {"auto_pad": auto}
+        if any((-(-n // s) - 1) * s + e < n for n, s, e in zip(sizes, strides, extent, strict=True)):
+            settings = {"pads": pads}  # onnxruntime 1.19.2 is wrong where no padding is needed, and elements are left.
     return kernel, strides, dilations, pads, {**settings, "strides": strides, "dilations": dilations}
 
 
