@@ -3,6 +3,7 @@
 from .adapter_record import Adapter, Target, is_base, note_adapter, read_adapter
 from .aliases import Alias, AliasDict, find_aliases, is_generated_name
 from .atomic import replace_file, write_files
+from .auto_pad import is_misread
 from .computed_inputs import ComputedInputs, find_computed_inputs, is_cache
 from .custom_ops import ONNX_DOMAINS, find_libraries, register_libraries, resolve_libraries
 from .declaration import declare, declare_schema
@@ -37,10 +38,10 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "count_modules", "declare", "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate",
            "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices", "find_libraries",
            "format_bytes", "format_flops", "index_ranges", "infer_ties", "is_base", "is_cache", "is_generated_name",
-           "is_misplaced", "is_quantized", "list_folded_norms", "list_preprocessing", "list_program_constants", "load",
-           "mark_straight_through", "match_names", "note_adapter", "note_torch", "offload_weights",
-           "place_initializers", "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_scope",
-           "read_tensors", "read_torch", "register_expansion", "register_libraries", "register_upgrade_check",
-           "remove_unread", "remove_unused", "replace_file", "replace_weights", "resolve_libraries", "restore_weights",
-           "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder",
-           "write_tensors"]
+           "is_misplaced", "is_misread", "is_quantized", "list_folded_norms", "list_preprocessing",
+           "list_program_constants", "load", "mark_straight_through", "match_names", "note_adapter", "note_torch",
+           "offload_weights", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
+           "read_ml_weights", "read_scope", "read_tensors", "read_torch", "register_expansion", "register_libraries",
+           "register_upgrade_check", "remove_unread", "remove_unused", "replace_file", "replace_weights",
+           "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
+           "write", "write_files", "write_folder", "write_tensors"]

@@ -33,6 +33,7 @@ from ortpartial.graph import (
     widen_body,
 )
 
+from .auto_pad import write_pads
 from .crash_guards import check_node
 from .custom_ops import is_opaque
 from .folding import evaluate, read_constant
@@ -155,9 +156,11 @@ class Reader:
                 return [self._finish(node.output[0], padded, inputs, where)]
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
-        applied = make_node(schema, inputs, attributes, name=node.name, n_outputs=owned, fewest=len(node.output),
+        written = write_pads(_name_operator(node), inputs, attributes)
+        read, settings, finish = (inputs, attributes, list) if written is None else written
+        applied = make_node(schema, read, settings, name=node.name, n_outputs=owned, fewest=len(node.output),
                             hints=hints)
-        results: Sequence[Value] = applied.outputs
+        results: Sequence[Value] = finish(applied.outputs)
         if schema.name == "Loop" and not schema.domain:
             joins = [self.joins.get(name) for name in node.output]
             results, stacks = stack_appended(applied, self.sequences, joins)
@@ -286,9 +289,14 @@ def _check_closed(node: NodeProto, where: str) -> None:
 
 def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Any]:
     """The inputs of a node, guarded against numbers that would crash the process."""
-    op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    name = node.name or f"{node.op_type} of {node.output[0]!r}"
     with _naming_misfits(node):
-        return guard_inputs(op_type, inputs, attributes, node.name or f"{node.op_type} of {node.output[0]!r}")
+        return guard_inputs(_name_operator(node), inputs, attributes, name)
+
+
+def _name_operator(node: NodeProto) -> str:
+    """The operator of a node, behind its domain and a dot where that is not ONNX's own."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 @contextmanager

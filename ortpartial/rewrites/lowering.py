@@ -29,7 +29,7 @@ from ortpartial.graph import (
     topological,
     walk_nodes,
 )
-from ortpartial.model import Model, by_row, expand_body, load, walk_graphs
+from ortpartial.model import Model, by_row, expand_body, is_misread, load, walk_graphs
 
 from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
 
@@ -117,6 +117,8 @@ LOWERINGS: dict[str, Formula] = {
 def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
     """The model with operators that have no float64 kernel rewritten in operators that have one.
 
+    Reading it has written the pads of auto_pad SAME out, which onnxruntime 1.19 to 1.32 computes wrongly: `is_misread`.
+
     Parameters
     ----------
     model : onnx.ModelProto
@@ -154,7 +156,7 @@ def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
     while len(lowered) != count:  # A lowered operator may have no kernel itself.
         count = len(lowered)
         outputs = rewrite(outputs, {}, change)
-    return _build_like(model, loaded, outputs) if lowered else model
+    return _build_like(model, loaded, outputs) if lowered or is_misread(model) else model
 
 
 def needs_lowering(model: ModelProto) -> bool:
@@ -172,7 +174,7 @@ def needs_lowering(model: ModelProto) -> bool:
     nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
              if node.op_type in LOWERINGS and not node.domain]
     is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
-    return bool(nodes) and (is_batchwise or _has_float64(model))
+    return (bool(nodes) and (is_batchwise or _has_float64(model))) or is_misread(model)
 
 
 def lower_quantized(model: ModelProto) -> ModelProto:

@@ -237,8 +237,6 @@ def draw_window(c: Draft, least: int = 1) -> tuple[list[int], list[int], list[in
     strides = [int(c.choose(1, 1, 2, 3)) for _ in sizes]
     extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = c.choose("NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-    if auto.startswith("SAME"):  # onnxruntime 1.19 to 1.32 refuses it with dilations.
-        dilations, extent = [1] * len(sizes), kernel
     r = len(sizes)
     if auto == "NOTSET":
         pads = [int(c.rng.integers(0, k)) for k in kernel * 2]
@@ -250,8 +248,6 @@ def draw_window(c: Draft, least: int = 1) -> tuple[list[int], list[int], list[in
         less, more = [t // 2 for t in total], [t - t // 2 for t in total]
         pads = [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
         settings = {"auto_pad": auto}
-        if any((-(-n // s) - 1) * s + e < n for n, s, e in zip(sizes, strides, extent, strict=True)):
-            settings = {"pads": pads}  # onnxruntime 1.19.2 is wrong where no padding is needed, and elements are left.
     return kernel, strides, dilations, pads, {**settings, "strides": strides, "dilations": dilations}
 
 
@@ -323,10 +319,9 @@ def pool(c: Draft) -> bool:
             pad_torch(h[-1], pads, -np.inf), kernel, strides, 0, dilations))
         c.kinks += 1
         return True
-    settings.pop("dilations")
-    if settings.get("auto_pad", "").startswith("SAME"):
-        settings = {"strides": strides, "pads": [0] * 2 * r}
-        pads = [0] * 2 * r
+    if settings.get("auto_pad", "").startswith("SAME") and any(d > 1 for d in dilations):
+        settings, pads = {"strides": strides}, [0] * 2 * r  # torch's have no dilations.
+    settings.pop("dilations", None)
     counts = int(c.choose(0, 1))
     f = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[r - 1]
 

@@ -1,0 +1,202 @@
+"""Padding by auto_pad SAME, written out as pads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto
+
+from ortpartial.graph import Value, attribute_value, constant, op
+
+from .walk import walk_graphs
+
+__all__ = ["is_misread", "write_pads"]
+
+#: By operator, behind its domain and a dot where that is not ONNX's own: the input that is its kernel.
+_KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3,
+            "com.microsoft.FusedConv": 1}
+
+#: Of operators on whole numbers, the input that stands for 0.
+_ZEROS = {"ConvInteger": 2, "QLinearConv": 2}
+
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
+#: From the outputs of a padded node to those of the node.
+Finish = Callable[[Sequence[Value]], "list[Value]"]
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a node: the sizes of the kernel, None where they are not known, strides and dilations."""
+
+    kernel: Sequence[int | None]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    upper: bool
+
+    @property
+    def extent(self) -> list[int | None]:
+        """How many elements a window spans along each axis."""
+        return [None if k is None else (k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    @property
+    def always_fit(self) -> bool:
+        """Whether every runtime pads them right, whatever the sizes: no element lies between two windows."""
+        return set(self.dilations) == {1} and all(s == 1 or (e is not None and e >= s)
+                                                  for e, s in zip(self.extent, self.strides, strict=True))
+
+    def split(self, total: Any) -> tuple[Any, Any]:
+        """Totals of padding, before and after: what is odd comes after if `upper`."""
+        less = total // 2 if isinstance(total, int) else total / constant(2, np.int64)
+        return (less, total - less) if self.upper else (total - less, less)
+
+
+def _read_windows(op_type: str, kernel: Sequence[Any], attributes: Mapping[str, Any]) -> _Windows | None:
+    """The windows of a node of this operator; None where it has no auto_pad SAME, or its numbers do not fit."""
+    automatic = attributes.get("auto_pad") or ""
+    if op_type not in _KERNELS or automatic not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    ones = [1] * len(kernel)
+    strides, dilations = (list(attributes.get(n) or ones) for n in ("strides", "dilations"))
+    sizes = [k if isinstance(k, int) else None for k in kernel]
+    if not ones or not len(strides) == len(dilations) == len(ones) or min(
+            *strides, *dilations, *(k for k in sizes if k is not None)) < 1:
+        return None  # The checks of the runtime say what is wrong.
+    return _Windows(sizes, strides, dilations, automatic == "SAME_UPPER")
+
+
+def is_misread(model: ModelProto) -> bool:
+    """Whether a model has an auto_pad SAME that some runtime reads otherwise than ONNX defines it.
+
+    onnxruntime 1.19 to 1.32 removes elements where the last window ends before the image does, or refuses to run; and
+    it refuses dilations, or ignores them. ConvTranspose is right.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+
+    Returns
+    -------
+    bool
+    """
+    return any(_is_misread(node, graph) for graph in walk_graphs(model.graph) for node in graph.node
+               if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute))
+
+
+def _is_misread(node: NodeProto, graph: Any) -> bool:
+    attributes = {a.name: attribute_value(a) for a in node.attribute}
+    op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    at, kernel = _KERNELS.get(op_type), attributes.get("kernel_shape")
+    if not kernel and at is not None and at < len(node.input):
+        stored = [list(t.dims) for t in graph.initializer if t.name == node.input[at]]
+        count = max(len(attributes.get(n) or [1]) for n in ("strides", "dilations"))
+        kernel = stored[0][2:] if stored else [None] * count
+    windows = _read_windows(op_type, kernel or (), attributes)
+    return windows is not None and not windows.always_fit
+
+
+def write_pads(op_type: str, inputs: Sequence[Value | None],
+               attributes: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], Finish] | None:
+    """A node with auto_pad SAME as one with pads, or behind a Pad where these depend on sizes that are not known.
+
+    Parameters
+    ----------
+    op_type : str
+        Its operator, behind its domain and a dot where that is not ONNX's own.
+    inputs : sequence of Value or None
+        Its inputs.
+    attributes : mapping of str to object
+        Its attributes.
+
+    Returns
+    -------
+    tuple of list of Value or None, dict of str to object and callable, or None
+        Its inputs and attributes, and what turns its outputs into those of the node. None for a node without auto_pad
+        SAME, and where sizes are not known, but every runtime pads right whatever they are.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> x, same = variable("x", "float32", ["N", 3, 7]), {"auto_pad": "SAME_UPPER", "kernel_shape": [3]}
+    >>> write_pads("MaxPool", [x], {**same, "strides": [2]})[1]
+    {'kernel_shape': [3], 'strides': [2], 'pads': [1, 1]}
+    """
+    at = _KERNELS.get(op_type)
+    w = inputs[at] if at is not None and at < len(inputs) else None
+    kernel = attributes.get("kernel_shape") or (() if w is None or w.shape is None else w.shape[2:])
+    windows, x = _read_windows(op_type, kernel, attributes), inputs[0] if inputs else None
+    if windows is None or x is None:
+        return None
+    rest = {n: a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
+    if "ceil_mode" in rest:
+        rest["ceil_mode"] = 0  # With auto_pad there is one window for each stride that begins, in either mode.
+    totals = _find_totals(x, windows)
+    if totals is None and windows.always_fit:
+        return None
+    if totals is not None:
+        before, after = zip(*map(windows.split, totals), strict=True)
+        # A pool must not have pads of the size of its kernel, which dilations may ask for.
+        if op_type not in _POOLS or all(p < (k or 0) for p, k in zip([*before, *after], [*windows.kernel] * 2,
+                                                                       strict=True)):
+            return list(inputs), {**rest, "pads": [*before, *after]}, list
+    total = _compute_totals(x, w, windows) if totals is None else constant(totals, np.int64)
+    return _write_behind_pad(op_type, inputs, rest, *windows.split(total))
+
+
+def _find_totals(x: Value, windows: _Windows) -> list[int] | None:
+    """How much is padded along each axis; None where that depends on what is not known."""
+    sizes = (x.shape or ())[2:] or [None] * len(windows.kernel)
+    totals = []
+    for n, e, s in zip(sizes, windows.extent, windows.strides, strict=False):
+        if e is None or (s > 1 and not isinstance(n, int)):
+            return None
+        totals.append(max(0, e - s + (-n % s if isinstance(n, int) else 0)))
+    return totals if len(totals) == len(windows.kernel) else None
+
+
+def _compute_totals(x: Value, w: Value | None, windows: _Windows) -> Value:
+    """The same, computed when the node runs."""
+    strides, one = constant(windows.strides, np.int64), constant(1, np.int64)
+    kernel = op.Shape(w, start=2) if None in windows.kernel else constant(windows.kernel, np.int64)
+    extent = (kernel - one) * constant(windows.dilations, np.int64) + one
+    return op.Max(extent - strides + op.Mod(-op.Shape(x, start=2), strides), constant(0, np.int64))
+
+
+def _write_behind_pad(op_type: str, inputs: Sequence[Any], rest: dict[str, Any], before: Value,
+                      after: Value) -> tuple[list[Any], dict[str, Any], Finish]:
+    """A node of which a Pad computes the first input."""
+    x = inputs[0]
+    none = constant([0, 0])
+    pads = op.Concat(none, before, none, after, axis=0)
+    zero = inputs[_ZEROS[op_type]] if op_type in _ZEROS and _ZEROS[op_type] < len(inputs) else None
+    if op_type == "MaxPool":
+        zero = constant(np.array(-np.inf if x.is_float else np.iinfo(x.dtype).min, x.dtype))
+    padded = op.Pad(x, pads, zero)
+
+    def finish(outputs: Sequence[Value]) -> list[Value]:
+        if op_type == "AveragePool" and not rest.get("count_include_pad"):
+            ones = op.Expand(constant(np.ones((), x.dtype)), op.Concat(constant([1, 1]), op.Shape(x, start=2), axis=0))
+            return [outputs[0] / op.AveragePool(op.Pad(ones, pads), **rest)]
+        if op_type == "MaxPool" and len(outputs) > 1:
+            return [outputs[0], _renumber(outputs[1], x, padded, before, bool(rest.get("storage_order")))]
+        return list(outputs)
+
+    return [padded, *inputs[1:]], rest, finish
+
+
+def _renumber(places: Value, x: Value, padded: Value, before: Value, by_columns: bool) -> Value:
+    """Places of elements in x, from those in x with padding."""
+    rest, parts = places, []
+    (old, new), r = (op.Shape(v, start=2) for v in (padded, x)), len(x.shape or ()) - 2
+    order = list(range(r)) if by_columns else list(range(r))[::-1]
+    for i in order:
+        size = op.Gather(old, constant(i))
+        parts.append(op.Mod(rest, size) - op.Gather(before, constant(i)))
+        rest = op.Div(rest, size)
+    for i in order[::-1]:
+        rest = rest * op.Gather(new, constant(i)) + parts.pop()
+    return rest
