@@ -7,7 +7,7 @@ import pytest
 from random_graphs import Case, Draw, assert_equal, check_rewrite, run
 from window_formulas import convolve, convolve_back, draw_geometry, window_columns
 
-from ortpartial.autodiff import Window, grad, im2col
+from ortpartial.autodiff import Window, grad, im2col, spatial_sizes
 from ortpartial.graph import build, op, topological
 from ortpartial.limits import limits
 from ortpartial.model import load
@@ -33,7 +33,7 @@ def draw_convolution(d, limit):
     b = d.variable([outputs], dtype, strange=0.0) if d.chance() else None
     y = op.Conv(x, w, b, group=group, **settings)
     m = g.positions(sizes)
-    is_one = r == 2 and group == 1 and x.is_static and prod(m) <= limits().few_windows
+    is_one = r == 2 and group == 1 and spatial_sizes(x) is not None and prod(m) <= limits().few_windows
     return y, (x, w, b), g, group, is_one
 
 
@@ -42,7 +42,7 @@ def as_product(d, limit):
     expected = convolve(*(d.of(v).astype(np.float64) for v in (x, w)), g, group)
     if b is not None:
         expected += d.of(b).reshape(-1, *[1] * (x.rank - 2))
-    applies = is_one and x.shape[0] > 1 and prod(g.kernel) <= limits().kernel_places
+    applies = is_one and x.is_static and x.shape[0] > 1 and prod(g.kernel) <= limits().kernel_places
     return Case([y], applies, [expected])
 
 
