@@ -1,11 +1,13 @@
 """Mixed precision within a bound of its rounding, element by element; loss scales and skipped steps by their rule."""
 
+import re
 from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from models import linear, mlp
+from onnx import defs
 from onnx.reference import ReferenceEvaluator
 from random_graphs import Draw
 
@@ -244,6 +246,13 @@ def test_some_networks_within_their_rounding(dtype):
     assert 0 < sum(products > 0 for products, _, _ in results) < len(results)
     assert sum(error > 0.2 for products, error, _ in results if products) >= 3, results  # low precision it is
     assert np.median([bound for products, _, bound in results if products]) < 100, results
+
+
+def test_sums_and_what_overflows_are_wide():
+    """By the names of the specification: all sums over axes, norms, losses, and exponential functions."""
+    sums = re.compile("Reduce(?!Max|Min)|Cum(Sum|Prod)|(Log)?Softmax$|.*(Normalization|Loss)$|(Exp|Log|Pow|Softplus)$")
+    named = {s.name for s in defs.get_all_schemas() if not s.domain and sums.match(s.name)}
+    assert named | {"Mean", "Sum"} == WIDE
 
 
 def test_some_loss_scales():
