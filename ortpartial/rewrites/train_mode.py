@@ -193,6 +193,9 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
         return masks[name].value
 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
+        narrow = x
+        if x.dtype.itemsize < 4:  # Squares of numbers and sums of them would overflow float16.
+            x = op.Cast(x, to=TensorProto.FLOAT)
         momentum, name = _decimal(node.attribute("momentum")), names.get(mean, "")
         _check_cumulative(record, name)
         is_apart = record is not None and name in record.per_instance
@@ -208,7 +211,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
                 statistics.append((place, RunningStatistic(names[old], cast(new, old), momentum)))
         running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in zip((mean, var), batch, strict=True))
         y = xc * _spread(k, x) + broadcast_channels(cast(b, x), x)
-        return [y, *(cast(r, mean) for r in running)]
+        return [cast(y, narrow), *(cast(r, mean) for r in running)]
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from once import ON_NEWEST
+from onnx.reference import ReferenceEvaluator
 from random_graphs import Draw, assert_equal
 
 from ortpartial.graph import build, constant, op, variable
@@ -51,6 +52,8 @@ def check_norms(seed):
     own = d.one("float32", dtype) if dtype == "float16" else dtype
     shape = [d.one(1, 2, 3, 7), d.one(1, 2, 4), *(d.one(1, 2, 3, 5) for _ in range(d.one(0, 1, 2, 3)))]
     x = d.variable(shape, dtype, strange=0.0, open_axes=d.one(0.0, 0.3) if len(shape) > 2 else 0.0)
+    if dtype == "float16" and own == "float32" and d.chance():
+        d.arrays[x] *= 300  # Its square is beyond float16.
     if not isinstance(x.shape[1], int):
         x = variable(x.hint, dtype, [x.shape[0], shape[1], *x.shape[2:]])
         d.arrays = {x: next(iter(d.arrays.values()))}
@@ -88,8 +91,13 @@ def check_norms(seed):
         assert news[s.name].dtype == own
     graph = build([*trained.model.inputs.values(), *(model.initializers[n] for n in state)],
                   {**trained.model.outputs, **{f"new_{n}": v for n, v in news.items()}})
-    session = Session(graph)
-    actual = session.run({n: v for n, v in {x.hint: a, **initial}.items() if n in session.inputs})
+    feeds = {i.name: {x.hint: a, **initial}[i.name] for i in graph.graph.input}
+    if dtype == "float16":  # onnxruntime keeps float32 between operators, where other processors do not.
+        arrays = ReferenceEvaluator(graph).run(None, feeds)
+        actual = {o.name: np.asarray(v) for o, v in zip(graph.graph.output, arrays, strict=True)}
+    else:
+        session = Session(graph)
+        actual = session.run({n: v for n, v in feeds.items() if n in session.inputs})
     where = f"seed {seed}: {kind}, {x}, {norms}"
     expected = [*results[::-1], results[-1] - results[0]]
     loose = 1 if dtype != "float16" else 1 + max(float(abs(r).max()) for r in results)
@@ -97,7 +105,8 @@ def check_norms(seed):
         assert_equal(actual[f"y{i}"] / loose, right / loose, False, where)
     assert {n[4:] for n in actual if n.startswith("new_")} == {n for norm in norms for n in norm.names[2:]}
     for n in news:
-        assert_equal(actual[f"new_{n}"] / loose, wide[n] / loose, False, f"{where}, {n}")
+        size = max(1.0, float(abs(wide[n]).max()))
+        assert_equal((actual[f"new_{n}"] / size).astype(dtype), wide[n] / size, False, f"{where}, {n}")
     return kind, shared, nested
 
 
@@ -133,8 +142,8 @@ def check_drops(seed):
         expected[f"mask{i}"] = kept
     session = Session(build(trained.model.inputs, trained.model.outputs))
     actual = session.run({n: a for n, a in feeds.items() if n in session.inputs})
-    for n, a in actual.items():
-        np.testing.assert_array_equal(a, {**expected, "y": y}[n], f"seed {seed}, {n}")
+    for n, a in actual.items():  # onnxruntime keeps products of products of float16 in float32.
+        assert_equal(a, {**expected, "y": y}[n], y.dtype != np.float16, f"seed {seed}, {n}")
     still = load(to_inference_mode(build([x], {"y": outputs["y"]})))
     plain = Session(build(still.inputs, still.outputs)).run({x.hint: d.of(x)})["y"]
     np.testing.assert_array_equal(plain, d.of(x) * (-1) ** len(ratios), f"seed {seed}")
@@ -194,7 +203,7 @@ def check_instances(seed):
     layer = getattr(torch.nn, f"{kind}{r}d")(channels, eps=d.one(1e-5, 0.1), momentum=d.one(0.1, 0.5),
                                              affine=d.chance(), track_running_stats=True)
     module = torch.nn.Sequential(layer, torch.nn.Tanh(), *([layer] if d.chance() else []))
-    for n, p in module.state_dict().items():
+    for p in module.state_dict().values():
         if p.is_floating_point():
             p.copy_(torch.from_numpy(np.abs(d.rng.normal(size=p.shape)) + 0.1))
     x = torch.from_numpy(d.rng.normal(size=[d.one(1, 2, 4), channels, *(d.one(2, 3, 4) for _ in range(r))])).float()

@@ -79,7 +79,8 @@ def convolve_back(x: np.ndarray, w: np.ndarray, dy: np.ndarray, g: Geometry, gro
     apart = dy.reshape(len(x), group, o, *m)
     for place, seen in g.places(m):
         images, at = padded[seen].reshape(len(x), group, -1, *m), (..., *place)
-        dw[at] = np.einsum("ngcp,ngop->goc", *(a.reshape(*a.shape[:3], -1) for a in (images, apart))).reshape(len(w), -1)
+        lines = (a.reshape(*a.shape[:3], -1) for a in (images, apart))
+        dw[at] = np.einsum("ngcp,ngop->goc", *lines).reshape(len(w), -1)
         kernels = w[at].reshape(group, o, -1)
         dx[seen] += np.einsum("ngo...,goc->ngc...", apart, kernels).reshape(len(x), -1, *m)
     inside = tuple(slice(a, a + n) for (a, _), n in zip(g.around, x.shape, strict=True))
