@@ -148,8 +148,8 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
 
     * s·a with a scalar s: w - (η·s)·a, where η·s is computed once for all weights.
     * The gradient of a Gather: scattered into the table itself, and not into zeros of its size.
-    * A Gemm: η is its alpha, w its addend.
-    * A sum of rows: a product with a row of -η.
+    * A Gemm: η is its alpha, and w its addend where the product is added to it at once.
+    * A sum of rows: a product with a row of η.
 
     Parameters
     ----------
@@ -174,9 +174,12 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step
     if (rows := _match_sum_of_rows(node)) is not None:
-        return w + op.MatMul(constant(np.full((rows.shape or ())[:1], -eta.array, w.dtype)), rows)
+        # Not the sum with -η: as an addend of the product, w would swallow small terms one by one.
+        return w - op.MatMul(constant(np.full((rows.shape or ())[:1], eta.array, w.dtype)), rows)
     if _is_plain_gemm(node):
-        return _scale_gemm(node, -float(eta.array), w)
+        if _adds_at_once(node):
+            return _scale_gemm(node, -float(eta.array), w)
+        return w - _scale_gemm(node, float(eta.array))
     if node.op_type == "Reshape" and (inner := node.inputs[0]) is not None and _is_plain_gemm(inner.node):
         return w + op.Reshape(_scale_gemm(inner.node, -float(eta.array)), node.inputs[1]).stated(step.shape)
     return w - eta * step
@@ -185,6 +188,17 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
 def _is_plain_gemm(node: Node | None) -> bool:
     """Whether a node is a Gemm without an addend."""
     return node is not None and node.op_type == "Gemm" and len(node.inputs) == 2
+
+
+def _adds_at_once(node: Node) -> bool:
+    """Whether a Gemm computes its product before it adds it to its addend, so that this is rounded once.
+
+    onnxruntime 1.19 to 1.32 adds a product of one row in parts of two terms, and others in parts of 128 or more: an
+    update of some units in the last place of a weight would be lost.
+    """
+    a, rows, depth = node.inputs[0], *((1, 0) if node.attribute("transA") else (0, 1))
+    shape = (None, None) if a is None or a.shape is None else a.shape
+    return isinstance(m := shape[rows], int) and isinstance(k := shape[depth], int) and (k == 1 or m > 1) and k <= 128
 
 
 def _adds_to_zeros(node: Node) -> bool:
