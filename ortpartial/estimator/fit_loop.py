@@ -352,7 +352,8 @@ class FitLoop:
         size, order = self.settings.batch_size, rows
         if self.settings.shuffle:
             order = self._shuffle(rows, place, is_told=tasks is not None)
-        self._check_step(data, order[:size])
+        if self.settings.check:  # Asked here, as a small training takes microseconds.
+            self._check_step(data, order[:size])
         mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
         for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
             with self.engine.turn.lock:
@@ -373,7 +374,7 @@ class FitLoop:
 
     def _check_step(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         """Compare a step on a batch of these rows with the model as it is written, once for each engine."""
-        if self.settings.check and self._checked is not self.engine:
+        if self._checked is not self.engine:
             with self.engine.turn.lock:
                 check_rewrites(self.engine, {n: a[rows] for n, a in data.items()})
             self._checked = self.engine
@@ -402,7 +403,8 @@ class FitLoop:
         for X, y, w in each if tasks is None else tasks.follow(each, place.batches):
             engine, self._mean = self.engine, mean  # A callback may have changed the rate, or trained on other rows.
             data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
-            self._check_step(data, np.arange(self.predictor.data.fixed_batch or rows))
+            if self.settings.check:
+                self._check_step(data, np.arange(self.predictor.data.fixed_batch or rows))
             with engine.turn.lock:
                 self._start(data)
                 loss = engine.epoch(np.arange(rows), self.predictor.data.fixed_batch or rows)

@@ -71,7 +71,8 @@ def unpack(optimizer: Optimizer, state: dict[str, Any]) -> None:
     # Pickles of version 0.1.0 have the name "_given".
     arguments = state.pop("_given", None) or state.pop("_arguments")
     snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
-    settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings)})
+    # Those of version 0.1.0 know no checks.
+    settings = FitSettings(**{f.name: state.pop(f.name) for f in fields(FitSettings) if f.name in state})
     start = state.pop("rate_start", 0)  # Pickles of version 0.1.0 have one number for all weights.
     starts = {"rate_starts": state.pop("rate_starts", dict.fromkeys(state["weights_to_train"], start) if start else {}),
               "average_start": state.pop("average_start", 0)}

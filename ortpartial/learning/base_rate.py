@@ -161,7 +161,10 @@ class BaseLearningRate(BaseLearningOnnx):
     @property
     def plateau(self) -> ReduceOnPlateauSchedule | None:
         """The schedule that reduces the step size where the loss no longer falls, if there is one."""
-        return self._schedule.plateau
+        try:  # Most schedules are objects, and a small training takes microseconds.
+            return self.schedule.plateau  # type: ignore[union-attr]
+        except AttributeError:
+            return self._schedule.plateau
 
     @property
     def _schedule(self) -> Schedule:

@@ -167,6 +167,7 @@ class _Exporter:
         self.tensors = {t.name: t for t in self.graph.initializer if t.data_type in FLOATS}
         graphs = list(walk_graphs(self.graph))
         self.nodes = [node for g in graphs for node in g.node]
+        self.outside = {id(node) for node in self.graph.node}
         self.computed = {o: node for node in self.nodes for o in node.output}
         self.roots = {n: n for n in self.tensors}
         self.uses = self._find_uses()
@@ -220,6 +221,9 @@ class _Exporter:
         """A key for each use of an initializer, equal for those of one weight."""
         filled = _is_filled(self.read(name))
         keys = [self._find_key(name, use, filled) for use in uses]
+        if not filled and None in keys:  # No program has a number of its own that equals the random ones of a weight.
+            weight = next((k for k in keys if k is not None), ("name", name))
+            keys = [weight if k is None else k for k in keys]
         if filled or not any(k is not None and k[0] == "scope" for k in keys):
             return keys
         # Equal random numbers are a tie, but for the copies of a layer.
@@ -232,8 +236,10 @@ class _Exporter:
         """What tells the weight that a node reads."""
         if self.program is not None:
             call = self.program.read_call(use.node)
-            return ("state", *(self._find_origins(name) or [name])) if call is None else self._find_state(
-                name, use, call[1])
+            # The nodes of a body read what their node passes to it, by names of their own.
+            is_told = call is not None and (call[1] or id(use.node) in self.outside)
+            return self._find_state(name, use, call[1]) if call is not None and is_told else (
+                "state", *(self._find_origins(name) or [name]))
         role = name_parameter_input(use.node, use.index, self.computed)
         scope = self._find_scope(use.node)
         if is_generated_name(use.via):

@@ -110,7 +110,7 @@ LOWERINGS: dict[str, Formula] = {
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
     "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),
     "Softsign": lambda x: x / (1 + op.Abs(x)),
-    "ThresholdedRelu": lambda x, *, alpha: x * cast(x > alpha, x),
+    "ThresholdedRelu": lambda x, *, alpha: op.Where(x > alpha, x, 0),
 }
 
 

@@ -166,8 +166,9 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     """
     record = read_torch(model.proto)
     masks: dict[str, DropoutMask] = {}
-    statistics: list[RunningStatistic] = []
+    statistics: list[tuple[int, RunningStatistic]] = []
     names = {v: n for n, v in model.initializers.items()}
+    places = {n: i for i, n in enumerate(model.values)}
     top_level = frozenset(topological(list(model.outputs.values())))
     numbers = itertools.count()
 
@@ -192,6 +193,9 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
         return masks[name].value
 
     def batch_norm(node: Node, x: Value, scale: Value, b: Value, mean: Value, var: Value) -> list[Value]:
+        narrow = x
+        if x.dtype.itemsize < 4:  # Squares of numbers and sums of them would overflow float16.
+            x = op.Cast(x, to=TensorProto.FLOAT)
         momentum, name = _decimal(node.attribute("momentum")), names.get(mean, "")
         _check_cumulative(record, name)
         is_apart = record is not None and name in record.per_instance
@@ -203,15 +207,18 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
                 if node not in top_level:
                     raise ModelError(f"{node!r} is in the body of a branch or a loop, where the running statistics of "
                                      f"a batch cannot be kept; train it as it was exported.")
-                statistics.append(RunningStatistic(names[old], cast(new, old), momentum))
+                place = places.get(node.outputs[0].hint, len(places))
+                statistics.append((place, RunningStatistic(names[old], cast(new, old), momentum)))
         running = (cast(r, x) * momentum + s * (1 - momentum) for r, s in zip((mean, var), batch, strict=True))
         y = xc * _spread(k, x) + broadcast_channels(cast(b, x), x)
-        return [y, *(cast(r, mean) for r in running)]
+        return [cast(y, narrow), *(cast(r, mean) for r in running)]
 
     new = make_rewriter(list(model.outputs.values()), {}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
     inputs = {**model.inputs, **{n: m.value for n, m in masks.items()}}
-    return TrainingModel(replace(model, inputs=inputs, outputs=outputs), masks, statistics)
+    # A statistic of two nodes is updated in the order of the file, whichever of them the outputs need first.
+    in_order = [s for _, s in sorted(statistics, key=lambda pair: pair[0])]
+    return TrainingModel(replace(model, inputs=inputs, outputs=outputs), masks, in_order)
 
 
 def _center(x: Value, by_row: bool) -> tuple[Value, Value, Value]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ortpartial.exceptions import OrtPartialError
-from ortpartial.model import load
+from ortpartial.model import load, walk_graphs
 from ortpartial.runtime import Session
 
 from .module_call import Axes, ModuleCall, list_tensors
 from .module_state import as_array
 
-__all__ = ["find_difference"]
+__all__ = ["find_difference", "list_unkept"]
+
+_REAL = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 #: How far outputs may be apart, relative to the largest of them, by dtype.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -61,6 +65,27 @@ def find_difference(module: torch.nn.Module, proto: ModelProto, call: ModuleCall
             if problem := _compare(y, t):
                 return f"the output {name!r}{size} {problem}"
     return None
+
+
+def list_unkept(proto: ModelProto, written: Sequence[str]) -> list[str]:
+    """The buffers that a module writes to in training mode, and a training of its graph does not.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        The graph.
+    written : sequence of str
+        All buffers that the module writes to.
+
+    Returns
+    -------
+    list of str
+        Real ones that the graph reads; running statistics of BatchNormalization are kept.
+    """
+    statistics = {n for g in walk_graphs(proto.graph) for node in g.node if node.op_type == "BatchNormalization"
+                  for n in node.input[3:]}
+    real = {t.name for t in proto.graph.initializer if t.data_type in _REAL}
+    return [n for n in written if n in real - statistics]
 
 
 def _run(module: torch.nn.Module, call: ModuleCall) -> list[torch.Tensor]:

@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 
 from ortpartial.exceptions import SettingError
 
+from .detach_export import NoGradientMode
+
 __all__ = ["Axes", "ModuleCall", "list_tensors", "name_outputs", "read_axes", "read_call"]
 
 #: By input, the axes of any size, with a name for each.
@@ -67,7 +69,12 @@ class ModuleCall:
     def taking_positions(self, module: torch.nn.Module) -> Iterator[None]:
         """A context in which a module takes all inputs by position, as exporters of torch 2.13.0 have it."""
         forward, fields = module.forward, dict(vars(module))
-        module.forward = lambda *tensors: replace(self, tensors=tensors).run(forward)
+
+        def run(*tensors: torch.Tensor) -> Any:
+            with NoGradientMode(module):
+                return replace(self, tensors=tensors).run(forward)
+
+        module.forward = run
         try:
             yield
         finally:

@@ -18,8 +18,8 @@ from ortpartial.logs import logger
 from ortpartial.model import TorchRecord, note_torch, replace_weights, walk_graphs
 from ortpartial.rewrites import to_inference_mode
 
-from .detach_export import mark_detached, writing_detach
-from .export_check import find_difference
+from .detach_export import list_detach_translations, mark_detached, writing_detach
+from .export_check import find_difference, list_unkept
 from .exported_layers import SpecialStatistics, find_other_mode, prepare_layers
 from .module_call import Axes, ModuleCall, list_tensors, name_outputs, read_axes, read_call
 from .module_state import as_array
@@ -120,24 +120,43 @@ def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Ax
         warnings.simplefilter("ignore")  # torch 2.13.0 warns of its own code, and that TorchScript is deprecated.
         statistics = prepare_layers(traced)
         outputs = name_outputs(call.run(traced.eval()), {*call.names, *module.state_dict()})
-        with _keep_buffers(traced):  # Tracing updates running statistics.
+        with _keep_buffers(traced) as former:  # Tracing updates running statistics.
             call = _avoid_one_row(traced.train(), call, axes)
             try:
                 with call.taking_positions(traced):
                     proto = (_export_program if dynamo else _trace)(traced, call, axes, outputs)
             except Exception as e:  # Each exporter has many classes of its own.
                 raise _Loss(_summarize(e)) from None
+            written = [n for n, b in traced.named_buffers() if not torch.equal(b, former[n])]
         proto = to_inference_mode(proto)
         proto = _record(traced, module.training, proto, statistics)
         if lost := _find_lost(traced, proto, call):
             raise _Loss(f"its graph has no initializer {lost!r}, on which the outputs depend")
+        written = list_unkept(proto, written)
+        if written and module.training:
+            raise _Loss(f"the module writes to its buffer {written[0]!r} in training mode, which a graph does not; "
+                        f"call module.eval() before the export if it can stay as it is")
         try:
             difference = find_difference(traced, proto, call, axes)
+            if written and not difference:
+                with _keep_buffers(traced):
+                    difference = find_difference(traced, _draw(traced, written, proto), call, axes)
         except ModelError as e:
             raise _Loss(str(e)) from None
         if difference:
             raise _Loss(difference)
     return proto
+
+
+def _draw(module: torch.nn.Module, buffers: Sequence[str], proto: ModelProto) -> ModelProto:
+    """The model and the module with random numbers in buffers that training mode writes to.
+
+    They tell what a graph reads: spectral norm writes to a vector, in the end, what it holds already.
+    """
+    for name in buffers:
+        module.get_buffer(name).uniform_(0.5, 1.5)
+    kinds = {t.name: t.data_type for t in proto.graph.initializer}
+    return replace_weights(proto, {n: as_array(module.get_buffer(n), kinds[n]) for n in buffers})
 
 
 def _check_initialized(module: torch.nn.Module) -> None:
@@ -169,12 +188,13 @@ def _borrow(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 @contextmanager
-def _keep_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """A context after which the buffers of a module hold what they held before."""
+def _keep_buffers(module: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """A context after which the buffers of a module hold what they held before, which it yields by name."""
     former = [(m._buffers, n, b, b.detach().clone()) for m in module.modules() for n, b in m._buffers.items()
               if b is not None]
+    contents = {id(b): content for _, _, b, content in former}
     try:
-        yield
+        yield {n: contents[id(b)] for n, b in module.named_buffers()}
     finally:
         for buffers, name, b, content in former:
             buffers[name] = b.copy_(content)
@@ -194,7 +214,7 @@ def _avoid_one_row(module: torch.nn.Module, call: ModuleCall, axes: Axes) -> Mod
 def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
     """The graph that the TorchScript exporter writes."""
     stream = io.BytesIO()
-    with _silence(), writing_detach(_OPSET):
+    with _silence(), writing_detach(_OPSET), torch.enable_grad():
         torch.onnx.export(
             module, call.tensors, stream, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
             do_constant_folding=False, input_names=list(call.names), output_names=outputs,
@@ -205,10 +225,11 @@ def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Seque
 def _export_program(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
     """The graph that the newer exporter writes."""
     shapes = tuple(dict(axes.get(n, {})) for n in call.names)
-    program: Any = torch.onnx.export(
-        module, call.tensors, dynamo=True, optimize=False, verbose=False, input_names=list(call.names),
-        output_names=outputs, dynamic_shapes=(shapes,))
-    return program.model_proto
+    with torch.enable_grad():
+        program: Any = torch.onnx.export(
+            module, call.tensors, dynamo=True, optimize=False, verbose=False, input_names=list(call.names),
+            output_names=outputs, dynamic_shapes=(shapes,), custom_translation_table=list_detach_translations())
+    return mark_detached(program.model_proto)
 
 
 @contextmanager

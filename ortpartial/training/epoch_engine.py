@@ -42,6 +42,7 @@ class EpochEngine(StepEngine):
     def __init__(self, spec: TrainingSpec):
         super().__init__(spec)
         self._trained = sum(spec.model.arrays[w].size for w in spec.weights)
+        self._most = limits().scanned_step
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
@@ -50,7 +51,7 @@ class EpochEngine(StepEngine):
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
         rows = batches.shape[1]
-        if steps == 1 or rows * self._trained > limits().scanned_step or not self._is_whole:
+        if steps == 1 or rows * self._trained > self._most or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)

@@ -172,3 +172,43 @@ def test_layers_without_scopes_are_told_by_their_weights():
     assert ties.separated == {"v.bias": "b"}
     nodes = [("one", "MatMul", ["x", "w"], "h"), ("two", "MatMul", ["h", "w"], "y")]
     assert not infer_ties(model(nodes, "other", w=np.zeros((4, 4), np.float32)))[1]
+
+
+def scanned():
+    """A product by w, and one in the body of a Scan, as torch's newer exporter writes them."""
+    product = helper.make_node("MatMul", ["x", "w"], ["h"], name="product")
+    inner = helper.make_node("MatMul", ["r", "w"], ["s"], name="inner")
+    row = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "rs"]
+    body = helper.make_graph([inner], "body", row[:1], row[1:])
+    scan = helper.make_node("Scan", ["h"], ["y"], name="scan", body=body, num_scan_inputs=1)
+    proto = model([], w=W)
+    proto.graph.node.extend([product, scan])
+    return proto
+
+
+def note_program(node, target, arguments):
+    node.metadata_props.add(key="pkg.torch.onnx.fx_node",
+                            value=f"%{node.name} : call_function[target=torch.ops.aten.{target}](args = ({arguments}))")
+
+
+def test_a_weight_that_a_body_reads_is_one(rng):
+    """The nodes of a body name what their node passes to it, and no parameter."""
+    from ortpartial import OrtGradientForwardBackward
+
+    proto = scanned()
+    proto.graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature",
+                                   value="p_w: PARAMETER target='w'")
+    note_program(proto.graph.node[0], "matmul.default", "%x, %p_w")
+    body = next(a.g for a in proto.graph.node[1].attribute if a.name == "body")
+    note_program(body.node[0], "matmul.default", "%arg0_1, %arg1_1")
+    note_program(proto.graph.node[1], "scan", "%scan_combine_graph_0, [], [%h], [%p_w]")
+    new, ties = infer_ties(proto)
+    assert new is proto
+    assert ties == Ties()
+    X = rng.normal(size=(3, 4)).astype(np.float32)
+    both = OrtGradientForwardBackward(proto, ["w"], engine="step")
+    (y,), state = both.forward(X)
+    weights, _ = both.backward([np.ones_like(y)], state)
+    dy = np.ones_like(y)
+    np.testing.assert_allclose(y, X @ W @ W, rtol=1e-4)
+    np.testing.assert_allclose(weights["w"], X.T @ dy @ W.T + (X @ W).T @ dy, rtol=1e-4)

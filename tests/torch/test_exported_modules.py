@@ -81,10 +81,13 @@ def export(module, args, named, way, training):
         example = {**dict(zip(inspect.signature(module.forward).parameters, args, strict=False)), **named}
         return OnnxLayer.from_torch(module, example if named else args)
     module = copy.deepcopy(module)
-    stream, mode = io.BytesIO(), torch.onnx.TrainingMode
-    torch.onnx.export(module, args, stream, kwargs=named or None, dynamo=False, do_constant_folding=False,
-                      training=mode.TRAINING if training else mode.PRESERVE, opset_version=18)
-    model = onnx.ModelProto.FromString(stream.getvalue())
+    if way == "dynamo":
+        model = torch.onnx.export(module, args, kwargs=named or None, dynamo=True, verbose=False).model_proto
+    else:
+        stream, mode = io.BytesIO(), torch.onnx.TrainingMode
+        torch.onnx.export(module, args, stream, kwargs=named or None, dynamo=False, do_constant_folding=False,
+                          training=mode.TRAINING if training else mode.PRESERVE, opset_version=18)
+        model = onnx.ModelProto.FromString(stream.getvalue())
     held = {t.name for t in model.graph.initializer}
     return OnnxLayer(model, trainable=[n for n, p in module.named_parameters() if p.requires_grad and n in held])
 

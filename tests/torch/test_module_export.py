@@ -245,15 +245,56 @@ def test_module_is_not_changed():
     np.testing.assert_array_equal(initializers(model)["inner.1.running_var"], state["inner.1.running_var"].numpy())
 
 
-class Inverse(nn.Module):
-    """An operator that the exporter by TorchScript lacks."""
+class Stopping(nn.Module):
+    """Gradients end by `detach` and by `no_grad`; in a function with a gradient of its own they do not."""
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.no_grad():
+                y = x.exp()
+            ctx.save_for_backward(y)
+            return y * 1
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * ctx.saved_tensors[0]
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 2)
+        self.register_buffer("rows", torch.ones(4, 2))
 
     def forward(self, x):
-        return torch.asinh(self.layer(x))
+        y = self.layer(x)
+        with torch.no_grad():
+            scale, place = y.abs().max(1, keepdim=True)
+            self.rows[:2].mul_(1)
+            with torch.enable_grad():
+                z = y.sin()
+        return y / scale * y.detach() + self.Exp.apply(y) * z + place + self.rows[:2].sum()
+
+
+class Inverse(Stopping):
+    """An operator that the exporter by TorchScript lacks."""
+
+    def forward(self, x):
+        return torch.asinh(super().forward(x))
+
+
+def assert_gradients(layer, module, x):
+    """Those by the input and the parameters."""
+    wanted, (y, expected) = [x.clone().requires_grad_() for _ in range(2)], (None, None)
+    y, expected = layer(wanted[0]), module(wanted[1])
+    torch.testing.assert_close(y.detach(), expected.detach())
+    ours = torch.autograd.grad(y.square().sum(), [wanted[0], *layer.parameters()])
+    for g, e in zip(ours, torch.autograd.grad(expected.square().sum(), [wanted[1], *module.parameters()]), strict=True):
+        torch.testing.assert_close(g, e, rtol=1e-5, atol=1e-5)
+
+
+def test_ends_of_gradients():
+    module, x = Stopping(), torch.randn(6, 3)
+    assert_gradients(OnnxLayer.from_torch(module, x[:2]), module, x)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch 2.13.0's own code
@@ -262,7 +303,7 @@ def test_newer_exporter(capfd):
     module, x = Inverse(), torch.randn(6, 3)
     layer = OnnxLayer.from_torch(module, x[:2])
     assert capfd.readouterr().out == ""
-    torch.testing.assert_close(layer(x).detach(), module(x).detach())
+    assert_gradients(layer, module, x)
     assert list(layer.state_dict()) == list(module.state_dict())
     with pytest.raises(ModelError, match=r"no graph of Inverse that has all of it, by TorchScript: .*aten::asinh"):
         export(module, x, dynamo=False)
@@ -305,6 +346,66 @@ def test_graphs_that_differ(module, message):
     """They are refused, with the reason of each exporter that was tried."""
     with pytest.raises(ModelError, match=f"by TorchScript: {message}"):
         export(module, torch.ones(2, 3), dynamo=False)
+
+
+class Following(nn.Module):
+    """A buffer that training mode writes to, before it is read or afterwards."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.layer, self.first = nn.Linear(3, 2), first
+        self.register_buffer("mean", torch.zeros(3))
+
+    def follow(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+
+    def forward(self, x):
+        if self.first:
+            self.follow(x)
+        y = self.layer(x - self.mean)
+        if not self.first:
+            self.follow(x)
+        return y
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_buffers_that_training_writes_to(first):
+    """A graph writes to statistics of norms alone; in evaluation mode it must read what the module reads."""
+    module, x = Following(first), torch.randn(6, 3)
+    with pytest.raises(ModelError, match="the module writes to its buffer 'mean' in training mode, which a graph does "
+                                         r"not; call module.eval\(\) before the export"):
+        export(module, x, dynamo=False)
+    assert not module.mean.any()
+    if first:
+        with pytest.raises(ModelError, match="by TorchScript: the output 'output' differs from the module's"):
+            export(module.eval(), x, dynamo=False)
+    else:
+        layer = OnnxLayer(export(module.eval(), x, dynamo=False))
+        torch.testing.assert_close(layer(x).detach(), module(x).detach())
+
+
+class Normal(nn.Module):
+    """A vector that training mode writes to, and that then holds what it held, as in spectral norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3))
+        self.register_buffer("u", torch.linalg.eigh(self.weight.detach() @ self.weight.detach().T)[1][:, -1])
+
+    def forward(self, x):
+        u = self.u
+        if self.training:
+            with torch.no_grad():
+                v = self.weight @ (self.weight.T @ u)
+                u = self.u = v / v.norm()
+        return x @ self.weight / (u @ self.weight).norm()
+
+
+def test_vectors_that_training_normalizes():
+    with pytest.raises(ModelError, match="differs from the module's"):
+        export(Normal().eval(), torch.randn(6, 3), dynamo=False)
 
 
 def test_refusals():

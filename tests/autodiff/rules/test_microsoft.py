@@ -320,7 +320,8 @@ def test_optimized_models(name):
     wrt = ["x", *shared]
     grads = []
     for m, weights in ((model, before), (found, after)):
-        g = gradient_model(m, wrt, cotangents="ones")
+        # Fusions hide which of the weights that the exporter has merged are several.
+        g = gradient_model(load(m, ties="file"), wrt, cotangents="ones")
         grads.append(Session(g).run({"x": x.numpy(), **{n: weights[n] for n in shared}}))
     same = [n for n in shared if before[n].shape == after[n].shape and (before[n] == after[n]).all()]
     assert_close(grads[1], {f"{n}_grad": grads[0][f"{n}_grad"] for n in ["x", *same]}, 1e-4)
