@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 import torch
 from chains import SAMPLE, Chain, draw_chain, measure, size_of, take_steps
+from doubles import evaluate_doubles
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.autodiff import grad
 from ortpartial.exceptions import ModelError, UntranslatableError
+from ortpartial.graph import build, variable
+from ortpartial.model import load
+from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime.device import has_training
 from ortpartial.torch import OnnxLayer
 
@@ -38,6 +43,19 @@ def layer_gradients(chain: Chain, engine: str) -> dict[str, np.ndarray]:
     return {"y": y.detach().numpy(), "x": x.grad.numpy(), **weights}
 
 
+def exact_gradients(chain: Chain) -> dict[str, np.ndarray]:
+    """The same by the graph of the layer, each of its operators computed by numpy in float64."""
+    model = rewrite_model(load(chain.model, batch={"x": chain.x.shape}, variables=list(chain.weights)))
+    (x,), (y,) = model.inputs.values(), model.outputs.values()
+    weights, t = [model.initializers[n] for n in chain.weights], variable("t", "float32", chain.t.shape)
+    names = ["x", *chain.weights]
+    outputs = {"dy" if n == "y" else f"d{n}": v for n, v in zip(
+        ["y", *names], [y, *grad(y, [x, *weights], [t])], strict=True)}
+    computed = evaluate_doubles(build([x, t, *weights], rewrite_step(outputs)),
+                                {x.hint: chain.x, "t": chain.t, **chain.weights})
+    return {n: computed[f"d{n}"] for n in ["y", *names]}
+
+
 def choose_rate(chain: Chain) -> float:
     """A learning rate with which a step changes a weight by about 2 %."""
     weights = {n: torch.from_numpy(a).double().requires_grad_() for n, a in chain.weights.items()}
@@ -51,13 +69,17 @@ def check_chain(seed: int, engines: list[str]) -> None:
     chain = draw_chain(seed, size_of(seed))
     right, rounded = gradients(chain, torch.float64), gradients(chain, torch.float32)
     base = {n: measure(rounded[n], right[n], chain.kinks) for n in right}
-    wrong = {}
+    wrong, exact = {}, {}
     for engine in ("step", "auto") if has_training() else ("step",):
         actual = layer_gradients(chain, engine)
         for n in right:
-            error = measure(actual[n], right[n], chain.kinks)
-            if error > max(3e-5, 20 * base[n]):
-                wrong[f"layer, {engine}, {n}"] = error
+            error, limit = measure(actual[n], right[n], chain.kinks), max(3e-5, 20 * base[n])
+            if error > limit:
+                # onnxruntime sums a whole tensor one by one, and torch in pairs. Rounding alone, of less than ten
+                # times the limit, is excused: the graph itself is right to the digits of its float32 constants.
+                exact = exact or exact_gradients(chain)
+                if error > 10 * limit or measure(exact[n], right[n], chain.kinks) > 1e-7:
+                    wrong[f"layer, {engine}, {n}"] = error
     rate = choose_rate(chain)
     expected, by_torch = (take_steps(chain, rate, 2, dtype) for dtype in (torch.float64, torch.float32))
     for name in engines:
