@@ -192,7 +192,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
     def over(self, batches: int) -> BaseLearningRate:
         """The optimizer in a training of so many batches: see `Schedule.over`."""
-        former = self._schedule
+        former = self.schedule if isinstance(self.schedule, Schedule) else self._schedule
         schedule = former.over(batches)
         return self if schedule is former else replace_settings(self, schedule=schedule)
 

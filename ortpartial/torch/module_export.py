@@ -44,8 +44,8 @@ def export(
     in; running variances then take n / (n - 1) of the variance of a batch, as torch's do.
 
     Inputs are named as the arguments of ``forward``, outputs by the keys or fields of what it returns, or
-    ``"output"``. The graph is compared with the module, in evaluation mode, at the size of the example and at twice as
-    much along each axis of any size, where the module takes that.
+    ``"output"``. Gradients end at `detach` and in `torch.no_grad`. The graph is compared with the module, in evaluation
+    mode, at the size of the example and at twice as much along each axis of any size, where the module takes that.
 
     Parameters
     ----------

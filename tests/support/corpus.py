@@ -19,7 +19,7 @@ LEFT_OUT = {
         ("dequantizelinear_float4e2m1", "dequantizelinear_int2", "dequantizelinear_uint2"),
         "younger than opset 21, for which rules are written: Reshape and DequantizeLinear take no such type there",
     ),
-    "unique_": "a difference takes equal elements apart, and gives another shape; test_zero_gradients.py has other ones",
+    "unique_": "a difference takes equal elements apart, which gives another shape; see test_zero_gradients.py",
     "maxunpool_export_with_output_shape": "onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1 count indices in other tensors",
 }
 

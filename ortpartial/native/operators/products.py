@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def matmul(t: Translator, node: Node) -> Expression:
     whole = (*np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2]), rows.shape[-2], columns.shape[-1])
     to = t.allocate(y.dtype, whole, y)
     if len(columns.shape) == 2 and len(rows.shape) > 2:  # one product, as the rows lie one behind the other
-        folded = reshape(t, rows, (-(-rows.size // rows.shape[-1]), rows.shape[-1]))
+        folded = reshape(t, rows, (prod(rows.shape[:-1]), rows.shape[-1]))
         flat = Load(y.dtype, (folded.shape[0], whole[-1]), to.array, Affine.contiguous((folded.shape[0], whole[-1])))
         return reshape(t, multiply(t, folded, columns, flat), sizes(y))
     return reshape(t, multiply(t, rows, columns, to), sizes(y))

@@ -49,13 +49,13 @@ def _axes(t: Translator, node: Node) -> list[int] | None:
 def reduce_node(t: Translator, node: Node) -> Expression:
     e, axes, kind = t.read(node.inputs[0]), _axes(t, node), node.op_type
     s = suffix(e.dtype)
-    if axes is None:
-        return e
-    if kind in ("ReduceSumSquare", "ReduceL2"):
+    if kind == "ReduceL1" or (kind == "ReduceL2" and axes is None):
+        e = apply(t, f"op_abs_{s}({{0}})", e)
+    elif kind in ("ReduceSumSquare", "ReduceL2"):
         e = t.load(e) if e.cost > 1 else e
         e = apply(t, wrap("{0} * {0}", e.dtype), e)
-    elif kind == "ReduceL1":
-        e = apply(t, f"op_abs_{s}({{0}})", e)
+    if axes is None:
+        return e
     template, first = {
         "ReduceMax": (f"op_max_{s}({{0}}, {{1}})", _bound(e.dtype, -1)),
         "ReduceMin": (f"op_min_{s}({{0}}, {{1}})", _bound(e.dtype, 1)),
