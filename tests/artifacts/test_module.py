@@ -87,7 +87,8 @@ def test_stored_trainings_are_those_of_1_19_2(name):
     reference = open_reference(STORED / name, rate)
     losses = train_reference(reference, make_batches(name))
     expected = read_checkpoint(STORED / name / "trained")
-    assert max(distances(arrays_of(reference[0]), expected.trainable | expected.frozen).values()) <= 1e-6
+    # 1.19.2 itself, on this processor beside another one: BERT ends 1.3e-6 apart on an AMD EPYC.
+    assert max(distances(arrays_of(reference[0]), expected.trainable | expected.frozen).values()) <= 2e-6
     ours = train(open_module(STORED / name, rate), make_batches(name))
     np.testing.assert_allclose(ours, losses, rtol=2e-6)
 
