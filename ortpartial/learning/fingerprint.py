@@ -144,7 +144,10 @@ class _Fingerprints:
         kind = type(value)
         if hasattr(value, "__array__") and (array := _to_array(value)) is not None:
             return self.of(kind), _read_array(array)
-        attributes = tuple([(n, self.of(v)) for n, v in list_attributes(value).items()])
+        held = list_attributes(value)
+        if isinstance(kind, PieceType):  # One of a former version may lack fields, which are then those of its class.
+            held = {n: getattr(value, n) for n in getattr(kind, "__dataclass_fields__", ()) if hasattr(value, n)} | held
+        attributes = tuple([(n, self.of(v)) for n, v in held.items()])
         if isinstance(kind, PieceType):
             return self.of(kind), attributes
         try:

@@ -247,7 +247,8 @@ class _Exporter:
             return ("name", use.via) if scope is None else ("scope", scope, what)
         if use.via != name and (filled or self.model.producer_name == "pytorch"):
             return ("name", use.via)
-        if role is not None and filled and not self.has_identities:
+        if role is not None and filled and not self.has_identities and (
+                scope is not None or int(np.prod(self.tensors[name].dims)) > 1):  # One number may be of the program.
             if scope is not None:
                 return ("scope", scope, role)
             # Without modules, a layer is known by its random weight, then by the name of its node.
