@@ -61,7 +61,7 @@ def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> t
     if name == "auto" and device.is_provider:
         return StepEngine, "an execution provider compiles a step as a whole"
     if name == "auto" and not device.is_cpu:
-        return CudaGraphEngine, "the device records a step once, and replays it without the host"
+        return CudaGraphEngine, "the device records a step once, and replays it without the host (experimental)"
     return engine, reason
 
 
@@ -94,7 +94,7 @@ def select_for_fit(engine: str) -> tuple[type[Engine], str]:
     Parameters
     ----------
     engine : str
-        ``"auto"``, ``"agent"`` or ``"step"``.
+        ``"auto"``, ``"agent"``, ``"epoch"``, ``"native"`` or ``"step"``.
 
     Returns
     -------
