@@ -2,6 +2,7 @@
 
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
+from .graph_source import GraphPart, GraphSource
 from .mean import WeightedMean
 from .names import StepNames
 from .native_engine import NativeEngine, write_step
@@ -14,7 +15,7 @@ from .step import Arrays, Shapes, Step, StepSource
 from .step_engine import StepEngine
 from .vectors import Vector
 
-__all__ = ["MANY_STEPS", "Arrays", "EpochEngine", "NativeEngine", "Program", "ProgramKey", "RunLocal", "ShapePolicy",
-           "Shapes", "Step", "StepEngine", "StepNames", "StepRunner", "StepSource", "Vector", "WeightedMean", "bind",
-           "directions", "epoch_graph", "is_symbolic", "register_engine", "select_for_device", "select_for_fit",
-           "select_for_length", "shared_sessions", "write_step"]
+__all__ = ["MANY_STEPS", "Arrays", "EpochEngine", "GraphPart", "GraphSource", "NativeEngine", "Program", "ProgramKey",
+           "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner", "StepSource", "Vector",
+           "WeightedMean", "bind", "directions", "epoch_graph", "is_symbolic", "register_engine", "select_for_device",
+           "select_for_fit", "select_for_length", "shared_sessions", "write_step"]
