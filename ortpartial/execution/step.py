@@ -136,6 +136,11 @@ class StepSource(ABC):
         """What a loop sets between two batches, before the first one."""
         return {}
 
+    @cached_property
+    def names_of_state(self) -> frozenset[str]:
+        """The names of all state that a runner holds."""
+        return frozenset({*self.first, *self.zeros, *self.kept})
+
     @property
     def checked(self) -> Sequence[str]:
         """The state that has to be finite."""
