@@ -50,6 +50,7 @@ from ortpartial.training import (
     Engine,
     OrtGradientForwardBackward,
     RateFactors,
+    SpecSource,
     TrainingSpec,
     select_engine,
     select_for_length,
@@ -457,7 +458,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def _select_engine(self, spec: TrainingSpec) -> Engine:
         """An engine that holds the first weights."""
         kind, reason = select_engine(self.engine, spec, self.distributed)
-        engine = kind(spec.counting_all())
+        engine = kind(SpecSource(spec.counting_all()))
         engine.reason, engine.use_average = reason, self.use_average
         return engine
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.training import Engine, TrainingSpec
+from ortpartial.training import Engine, SpecSource, TrainingSpec
 
 from .fit_loop import FitLoop
 from .loss_data import LossDataAdapter
@@ -61,7 +61,7 @@ class TrainingParts:
         The engine may be of another kind, and weights that are trained from now on begin with what they have learned.
         """
         with self.engine.turn.lock:
-            engine = self.engine.continue_with(spec.counting_all(), kind, learned)
+            engine = self.engine.continue_with(SpecSource(spec.counting_all()), kind, learned)
             if spec.weights != self.spec.weights:  # They are inputs of all graphs.
                 engine.check()
                 self.predictor.sessions.clear()
