@@ -146,7 +146,7 @@ class FitLoop:
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
                             "fit(X, y, X_val=..., y_val=...).")
         with interruptible(self, self.settings.timeout):
-            data, rows = ({}, 0) if batches is not None else self._to_arrays(X, y, sample_weight)
+            data, rows = ({}, 0) if batches is not None else self.to_arrays(X, y, sample_weight)
             self.predictor.data.check_counts(data)
             place = former or Place()
             kept, validation = self._hold_out(data, rows, X_val, y_val, place)
@@ -213,12 +213,12 @@ class FitLoop:
                 divergence = self._train_batches(batches, Place())
         else:
             with interruptible(self, self.settings.timeout):
-                data, rows = self._to_arrays(X, y, sample_weight)
+                data, rows = self.to_arrays(X, y, sample_weight)
             self._begin(data, rows)
             with self._training():
                 divergence = self._train_rows(data, np.arange(rows), Place())
         if divergence:
-            self._report(divergence, 5)  # the caller of the optimizer's method, which is decorated
+            self._report(divergence, 6)  # the caller of the optimizer's method, which is decorated
         else:
             self._record()
             self._watch(self.train_losses)
@@ -250,7 +250,7 @@ class FitLoop:
         if y_val is not None:
             # An error is better now than after the first epochs.
             try:
-                self.predictor.data.check_counts(self._to_arrays(X_val, y_val, None)[0])
+                self.predictor.data.check_counts(self.to_arrays(X_val, y_val, None)[0])
             except DataError as e:
                 raise DataError(f"The validation data do not fit: {e}") from None
             return kept, [(X_val, y_val, None)]
@@ -297,8 +297,8 @@ class FitLoop:
             if self.thread is not None:
                 self.place = former
 
-    def _to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None = None
-                   ) -> tuple[dict[str, np.ndarray], int]:
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None = None
+                  ) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that a step reads, and their number of rows."""
         predictor = self.predictor
         return predictor.data.to_arrays(X, y, sample_weight, batch_size or self.settings.batch_size, predictor.forward)
@@ -402,7 +402,7 @@ class FitLoop:
         each = islice(self.predictor.reader.read_batches(batches), place.batches, None)
         for X, y, w in each if tasks is None else tasks.follow(each, place.batches):
             engine, self._mean = self.engine, mean  # A callback may have changed the rate, or trained on other rows.
-            data, rows = self._to_arrays(X, y, w, self.predictor.data.fixed_batch)
+            data, rows = self.to_arrays(X, y, w, self.predictor.data.fixed_batch)
             if self.settings.check:
                 self._check_step(data, np.arange(self.predictor.data.fixed_batch or rows))
             with engine.turn.lock:

@@ -86,10 +86,10 @@ class Setting:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._loop.settings, self.name)
+        return self if instance is None else getattr(instance.training.loop.settings, self.name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        instance._loop.settings = replace(instance._loop.settings, **{self.name: value})
+        instance.training.loop.settings = replace(instance.training.loop.settings, **{self.name: value})
 
 
 class SettingMethod:
@@ -118,7 +118,7 @@ class ModelSetting:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else vars(instance)[self.name]
+        return self if instance is None else instance.training.settings[self.name]
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.set_params(**{self.name: value})
@@ -131,10 +131,10 @@ class Progress:
         self.name = PROGRESS[name]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._loop, self.name)
+        return self if instance is None else getattr(instance.training.loop, self.name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        setattr(instance._loop, self.name, value)
+        setattr(instance.training.loop, self.name, value)
 
 
 def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:

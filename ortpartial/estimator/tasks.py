@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortpartial.exceptions import CheckpointError, OrtPartialError
 from ortpartial.logs import logger
 
-from .changes import WEIGHTS, change_settings, name_weights, scale_rate
+from .changes import WEIGHTS
 from .context import TaskContext
 from .hooks import call_hook, has_hooks
 
@@ -58,6 +58,7 @@ class FitTasks:
     def __init__(self, optimizer: Optimizer, X: Any, y: Any, sample_weight: Any = None, *, estimator: Any = None,
                  context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None):
         self.optimizer, self.context, self.reconstruct = optimizer, context, reconstruct
+        self.training = optimizer.training
         self.states: Sequence[Mapping[str, Any]] = ()
         self.estimator = optimizer if estimator is None else estimator
         self.data = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
@@ -180,12 +181,12 @@ class FitTasks:
     def _periods(self) -> set[int]:
         """After how many batches callbacks want to be told."""
         others = getattr(self.estimator, "_skl_callbacks", ()) if self.context is not None else ()
-        return {p for c in (*self.optimizer._loop.settings.callbacks, *others) if (p := _period(c))}
+        return {p for c in (*self.training.loop.settings.callbacks, *others) if (p := _period(c))}
 
     def _agree_on_periods(self) -> set[int]:
         """The same in all processes, where those of the first one may have changed."""
-        engine, periods = self.optimizer._engine, self._periods
-        if engine.is_distributed and any(_is_adaptive(c) for c in self.optimizer._loop.settings.callbacks):
+        engine, periods = self.training.engine, self._periods
+        if engine.is_distributed and any(_is_adaptive(c) for c in self.training.loop.settings.callbacks):
             periods = engine.broadcast(periods)
         return periods
 
@@ -197,10 +198,10 @@ class FitTasks:
         """Set up the callbacks of the setting, which another callback may have changed."""
         is_first = self._root is None
         if self._root is None:
-            done = self.optimizer._loop.place.epoch
+            done = self.training.loop.place.epoch
             self._root = TaskContext(type(self.estimator).__name__, max_subtasks=self.optimizer.max_iter,
                                      _subtasks=done)
-        if (callbacks := self.optimizer._loop.settings.callbacks) is self._callbacks:
+        if (callbacks := self.training.loop.settings.callbacks) is self._callbacks:
             return
         for callback in callbacks:
             if has_hooks(callback) and not any(c is callback for c in self._set_up):
@@ -236,39 +237,39 @@ class FitTasks:
                 askers.append("a callback")
         if askers and is_end:
             self.stopped_by = askers[0]
-            self.optimizer._loop.place.is_stopped = True
+            self.training.loop.place.is_stopped = True
         for callback in [c for c in callbacks if _is_last(c)]:
             call_hook(getattr(callback, hook), self.estimator, own, self._arguments[False])
         return bool(askers) and is_end
 
     def _ask(self, call: Callable[[], bool]) -> bool:
         """Call; return whether somebody asks to stop."""
-        is_over = self._call_in_first(call) if self.optimizer._engine.is_distributed else call()
-        self.optimizer._loop.place.is_stopped |= is_over
+        is_over = self._call_in_first(call) if self.training.engine.is_distributed else call()
+        self.training.loop.place.is_stopped |= is_over
         return is_over
 
     def _call_in_first(self, call: Callable[[], bool]) -> bool:
         """Call in the first process alone; all go on with the answer, the settings and the weights that it has."""
-        optimizer, engine = self.optimizer, self.optimizer._engine
+        optimizer, training, engine = self.optimizer, self.training, self.training.engine
         answer, error, changes = False, None, engine.changes
         if engine.is_first:
             try:
                 answer = call()
             except Exception as e:
                 error = e
-        engine = optimizer._engine  # A callback may have changed the rate.
-        shared, scale = _list_shared(optimizer), optimizer._state.rate_scale
+        engine = training.engine  # A callback may have changed the rate.
+        shared, scale = _list_shared(optimizer), training.state.rate_scale
         message = error and f"{type(error).__name__}: {error}"
-        shared, optimizer._rng, answer, scale, has_changed, message = engine.broadcast(
-            (shared, optimizer._rng, answer, scale, engine.changes != changes, message))
+        shared, training.loop.rng, answer, scale, has_changed, message = engine.broadcast(
+            (shared, training.loop.rng, answer, scale, engine.changes != changes, message))
         if message:
             raise error or OrtPartialError(f"A callback has failed in the first process: {message}")
-        if scale != optimizer._state.rate_scale:
-            scale_rate(optimizer, scale)
+        if scale != training.state.rate_scale:
+            training.scale_rate(scale)
         present = _list_shared(optimizer)
-        change_settings(optimizer, {n: v for n, v in shared.items() if present[n] != v})
+        optimizer.set_params(**{n: v for n, v in shared.items() if present[n] != v})
         if has_changed:
-            optimizer._engine.synchronize()
+            training.engine.synchronize()
         return bool(answer)
 
     def _copy_estimator(self) -> Any:
@@ -338,5 +339,6 @@ def _period(callback: Any) -> int | None:
 
 def _list_shared(optimizer: Optimizer) -> dict[str, Any]:
     """The settings that processes share."""
-    weights = {n: optimizer._arguments[n] for n in WEIGHTS}
-    return {**{n: getattr(optimizer, n) for n in _SHARED}, **weights, "weights_to_train": name_weights(optimizer)}
+    training = optimizer.training
+    weights = {**{n: training.arguments[n] for n in WEIGHTS}, "weights_to_train": training.name_weights()}
+    return {**{n: getattr(optimizer, n) for n in _SHARED}, **weights}

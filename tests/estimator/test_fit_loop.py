@@ -191,7 +191,7 @@ def test_a_loop_without_an_optimizer():
         return loop.n_iter == 3
 
     loop.settings = replace(loop.settings, callbacks=[notify])
-    composed = SimpleNamespace(_loop=loop, _engine=engine, max_iter=5)
+    composed = SimpleNamespace(training=SimpleNamespace(loop=loop, engine=engine), max_iter=5)
     loop.fit(X, Y, None, None, None, FitTasks(composed, X, Y))
     assert (loop.n_iter, engine.iteration) == (3, 6 + 1 + 1)
     loop.partial_fit(X, Y, None)

@@ -48,7 +48,7 @@ def test_it_repeats_itself_to_the_last_bit():
 
 def test_without_a_compiler_it_is_another_engine(monkeypatch):
     monkeypatch.setattr("ortpartial.training.engine_selection.find_compiler", lambda: None)
-    spec = train("step", linear())._parts.spec
+    spec = train("step", linear()).training.spec
     kind, reason = select_engine("native", spec)
     assert kind is EpochEngine
     assert "C compiler" in reason

@@ -106,7 +106,7 @@ class _TrainingBar:
     """The bar of the training of an optimizer."""
 
     def __init__(self, optimizer: Any):
-        self.optimizer, self.loop = optimizer, optimizer._loop
+        self.optimizer, self.loop = optimizer, optimizer.training.loop
         self.progress = Progress(self.loop.read_progress, is_logged=False)
         self.progress.ending = "ended by an error"
 
