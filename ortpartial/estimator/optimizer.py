@@ -1087,7 +1087,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     def _change(self, params: Mapping[str, Any]) -> None:
         """Change settings; what a subclass keeps beside the training becomes that of an optimizer with the new ones."""
-        def rebuild(params: Mapping[str, Any]) -> Self:
+
+        def rebuild(params: Mapping[str, Any]) -> OrtGradientForwardBackwardOptimizer:
             return type(self)(**{**self.get_params(deep=False), **params})
 
         if (new := self.training.change(params, rebuild)) is not None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import ortpartial
 import pytest
+
+import ortpartial
 
 ROOT = Path(ortpartial.__file__).parent
 
