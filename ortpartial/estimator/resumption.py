@@ -27,7 +27,7 @@ from ortpartial.learning import (
     list_settings,
     replace_settings,
 )
-from ortpartial.training import Engine, TrainingSpec
+from ortpartial.training import Engine, TrainingSpec, spec_of
 
 from .changes import WEIGHTS
 from .checkpoint_form import BITS
@@ -155,10 +155,10 @@ def check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str) 
         It has others.
     """
     expected = {n: f"{b.dtype} of shape {b.shape}" for n, b in engine.sides[0].items()}
-    names = engine.spec.names
+    names = spec_of(engine.source).names
     described = {n: f"{a.dtype} of shape {a.shape}" for n, a in stored.items()
                  if n not in (names.rate_scale, names.plateau)}
-    for n in [*engine.spec.moving, *expected, *described]:
+    for n in [*spec_of(engine.source).moving, *expected, *described]:
         if described.get(n) != expected.get(n):
             here = {n: text or "nothing" for n, text in (("there", described.get(n)), ("here", expected.get(n)))}
             raise CheckpointError(f"{origin} is of another training: {n!r} is {here['there']} there, and "

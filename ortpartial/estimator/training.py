@@ -44,6 +44,7 @@ from ortpartial.training import (
     MANY_STEPS,
     Engine,
     OrtGradientForwardBackward,
+    SpecSource,
     TrainingSpec,
     select_engine,
     select_for_length,
@@ -198,7 +199,7 @@ class Training:
         if spec.model.file is not None:
             gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
         kind, reason = select_engine(self.settings["engine"], spec, self.settings["distributed"])
-        engine = kind(spec.counting_all())
+        engine = kind(SpecSource(spec.counting_all()))
         engine.reason, engine.use_average = reason, self.settings["use_average"]
         self.spec, self.engine = spec, engine
         self.data = DataAdapter(spec) if spec.own_loss is None else LossDataAdapter(spec)
@@ -240,7 +241,7 @@ class Training:
         The engine may be of another kind, and weights that are trained from now on begin with what they have learned.
         """
         with self.engine.turn.lock:
-            engine = self.engine.continue_with(spec.counting_all(), kind, learned)
+            engine = self.engine.continue_with(SpecSource(spec.counting_all()), kind, learned)
             if spec.weights != self.spec.weights:  # They are inputs of all graphs.
                 engine.check()
                 self.predictor.sessions.clear()

@@ -17,8 +17,7 @@ ROOT = Path(ortpartial.__file__).parent
 LEFT: dict[str, int] = {
     "artifacts/module.py": 12, "graph/build.py": 2, "graph/eager.py": 3, "graph/indexing.py": 3, "graph/ops.py": 1,
     "nn/compilation.py": 9, "nn/eager.py": 1, "nn/states.py": 9, "nn/trace.py": 2, "runtime/training_agent.py": 1,
-    "torch/custom_operator.py": 2, "torch/onnx_export.py": 5, "training/agent_engine.py": 1,
-    "training/cuda_graph_engine.py": 2, "training/data_parallel_engine.py": 1, "training/epoch_engine.py": 2,
+    "torch/custom_operator.py": 2, "torch/onnx_export.py": 5,
 }
 
 #: Names of other libraries that are used in this package, too: of named tuples, which are public, and of torch.

@@ -17,11 +17,11 @@ from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.tasks import FitTasks
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.execution import StepRunner as Engine
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
-from ortpartial.training.engine import Engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -179,8 +179,8 @@ def test_goes_on_after_divergence():
 def test_a_loop_without_an_optimizer():
     """It trains as an optimizer does, and settings that are replaced between two epochs count from the next one on."""
     engine = linear_engine()
-    predictor = Predictor(engine.spec, engine, DataAdapter(engine.spec))
-    loop = FitLoop(engine.spec, engine, predictor, FitSettings(max_iter=5, random_state=0))
+    predictor = Predictor(engine.source.spec, engine, DataAdapter(engine.source.spec))
+    loop = FitLoop(engine.source.spec, engine, predictor, FitSettings(max_iter=5, random_state=0))
     loop.fit(X, Y, W, X_VAL, Y_VAL)
     o = optimizer(linear()).fit(X, Y, W, X_VAL, Y_VAL)
     assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)

@@ -1,5 +1,6 @@
 """The check of rewrites: silent on trainings of every kind, and it names a rewrite that computes something else."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,7 +24,7 @@ from ortpartial.native import compile_library, find_compiler
 from ortpartial.native.compiler import FLAGS
 from ortpartial.rewrites import peephole, select_rewrites, simplify
 from ortpartial.runtime import has_training
-from ortpartial.training import GraphFunction
+from ortpartial.training import GraphFunction, SpecSource
 
 X, Y, W = data(32)
 A, B = images(8)
@@ -32,7 +33,7 @@ A, B = images(8)
 @pytest.fixture(autouse=True)
 def _compile_fast(monkeypatch):
     flags = [flag if flag != "-O3" else "-O0" for flag in FLAGS] + ["-DOP_LANES=1"]
-    monkeypatch.setattr("ortpartial.training.native_engine.compile_library", partial(compile_library, flags=flags))
+    monkeypatch.setattr("ortpartial.execution.native_engine.compile_library", partial(compile_library, flags=flags))
 
 
 ENGINES = ["step", "epoch", *(["native"] if find_compiler() else []), *(["agent"] if has_training() else [])]
@@ -144,15 +145,14 @@ def test_a_wrong_simplification_is_named(monkeypatch):
 def test_a_wrong_engine_is_named(monkeypatch):
     if find_compiler() is None:
         pytest.skip("there is no C compiler")
-    from ortpartial.training import native_engine
+    compose = SpecSource.compose
 
-    compose = native_engine.compose_native
+    def change(source, weighting, *, branches=True, **settings):
+        step = compose(source, weighting, branches=branches, **settings)
+        outputs = {n: v if branches or not n.startswith("W1") else 1.5 * v for n, v in step.outputs.items()}
+        return replace(step, outputs=outputs)
 
-    def change(*args):
-        inputs, outputs, rows = compose(*args)
-        return inputs, {n: 1.5 * v if n.startswith("W1") else v for n, v in outputs.items()}, rows
-
-    monkeypatch.setattr(native_engine, "compose_native", change)
+    monkeypatch.setattr(SpecSource, "compose", change)
     with pytest.raises(RewriteError, match=r"the gradient by 'W1' .* By engine 'step' they agree"):
         fit(mlp(), X, Y, engine="native")
 
