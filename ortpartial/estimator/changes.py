@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import check_flag
 from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
-
-from .params import check_flag
 
 if TYPE_CHECKING:
     from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage

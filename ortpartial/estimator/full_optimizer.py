@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, find_frozen
 from ortpartial.exceptions import ModelWarning
+from ortpartial.execution import FitSettings
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -29,7 +30,7 @@ from ortpartial.training import RateFactors, TrainingSpec
 from .loss_data import LossBatchReader
 from .loss_graph import find_loss, list_predictions
 from .optimizer import OrtGradientForwardBackwardOptimizer, list_arguments
-from .params import FitSettings, ModelSetting
+from .params import ModelSetting
 from .training import Training
 from .weights import find_loss_weights
 

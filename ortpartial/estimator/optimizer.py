@@ -13,6 +13,7 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.execution import find_overrides, interruptible
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -46,10 +47,9 @@ from .params import (
     collect_params,
     replace_nested,
 )
-from .predictor import interruptible
 from .resumption import read_settings
 from .tags import make_tags
-from .tasks import FitTasks
+from .tasks import make_tasks
 from .training import Training
 from .view import TrainingView, view_training
 from .weights import freeze_more
@@ -447,7 +447,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             finite, and `exc` is off.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        self.training.fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight), resume)
+        self.training.fit(X, y, sample_weight, X_val, y_val, make_tasks(self, X, y, sample_weight), resume,
+                          find_overrides(self, OrtGradientForwardBackwardOptimizer))
         return self
 
     @check_keywords("max_iter")
@@ -473,8 +474,66 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             As in `fit`.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        self.training.partial_fit(X, y, sample_weight)
+        self.training.partial_fit(X, y, sample_weight, find_overrides(self, OrtGradientForwardBackwardOptimizer))
         return self
+
+    # -- what a subclass overrides
+
+    def train_step(self, batch: Any) -> float:
+        """Take a step on a batch, which `fit` and `partial_fit` do with each one if a subclass overrides the method.
+
+        Without it, `fit` takes many steps in one run, which is faster for small steps. It runs in the thread that
+        trains, and may train other optimizers; the loss of an epoch is the mean of what it returns, by the rows of X.
+        `on_epoch_begin` and `on_epoch_end`, which a subclass may define without an argument, are called around each
+        epoch, before the callbacks; where the second one returns True, `fit` ends.
+
+        Parameters
+        ----------
+        batch : tuple
+            (X, y, sample_weight), of which the last one may be missing. Of an iterable, X and y are as it gives them, y
+            is None where it gives none; of rows, they are dicts of arrays, by the names of inputs and outputs.
+
+        Returns
+        -------
+        float
+            The loss of the batch.
+
+        Raises
+        ------
+        ConvergenceError
+            The loss or a weight is not finite; the weights are those of before.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial import build, constant, variable
+        >>> class Noisy(OrtGradientForwardBackwardOptimizer):
+        ...     def train_step(self, batch):
+        ...         X, y, w = batch
+        ...         return super().train_step(({"x": X["x"] + rng.normal(0, 0.1, X["x"].shape)}, y, w))
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> X, rng = np.arange(8, dtype=np.float32)[:, None] / 8, np.random.default_rng(0)
+        >>> optimizer = Noisy(build([x], {"y": x @ w}), learning_rate=0.1, random_state=0).fit(X, 3 * X)
+        >>> optimizer.n_iter_, bool(abs(optimizer.trained_coef_["w"] - 3).max() < 0.3)
+        (100, True)
+        """
+        return self.training.step(batch)
+
+    def validation_step(self, batch: Any) -> float | Mapping[str, float]:
+        """Compute the loss of a batch: what `fit` validates each one with if a subclass overrides the method.
+
+        Parameters
+        ----------
+        batch : tuple
+            As for `train_step`.
+
+        Returns
+        -------
+        float, or dict of str to float
+            The mean loss; or several numbers, "loss" among them, whose means over all rows are the columns
+            "validation_loss", "validation_..." of `history_`.
+        """
+        return self.training.compute_loss(batch)
 
     # -- weights that are trained
 

@@ -18,6 +18,18 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
+from ortpartial.execution import (
+    FitSettings,
+    FitTasks,
+    Loop,
+    Overrides,
+    Place,
+    check_count,
+    check_flag,
+    count_batches,
+    get_states,
+    is_prefetching,
+)
 from ortpartial.learning import BaseLearningLoss, fingerprint, is_settled, replace_settings
 from ortpartial.logs import logger
 from ortpartial.model import (
@@ -53,12 +65,10 @@ from ortpartial.training import (
 from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import check_form
-from .fit_loop import FitLoop, Place, count_batches
 from .loss_data import LossDataAdapter
 from .outputs import resolve_losses, warn_of_activations
-from .params import PROGRESS, FitSettings, check_count, check_flag
+from .params import PROGRESS
 from .predictor import Predictor
-from .prefetch import is_prefetching
 from .resumption import (
     LOOP,
     PIECES,
@@ -72,8 +82,8 @@ from .resumption import (
     rebuild_piece,
     rebuild_setting,
 )
+from .spec_door import SpecDoor
 from .state import TrainingState
-from .tasks import FitTasks, get_states
 from .validation import DataAdapter
 from .weights import choose_weights, freeze_less, leave_out_loss
 
@@ -110,7 +120,7 @@ class Training:
     ----------
     spec, engine : TrainingSpec, Engine
         The training, and what holds its weights and takes its steps.
-    data, predictor, loop, state : DataAdapter, Predictor, FitLoop, TrainingState
+    data, predictor, door, loop, state : DataAdapter, Predictor, SpecDoor, Loop, TrainingState
         The parts around them. The loop has the other settings, the history and the random generator.
     factors : dict of str to float
         What the rates of weights are multiplied by.
@@ -205,7 +215,8 @@ class Training:
         self.data = DataAdapter(spec) if spec.own_loss is None else LossDataAdapter(spec)
         # Labels that do not count have a weight of 0 in what the adapter gives.
         self.predictor = Predictor(spec.counting_all(), engine, self.data)
-        self.loop = FitLoop(spec, engine, self.predictor, settings)
+        self.door = SpecDoor(spec, engine, self.predictor)
+        self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
         self._layer: OrtGradientForwardBackward | None = None
 
@@ -247,9 +258,10 @@ class Training:
                 self.predictor.sessions.clear()
             self.spec, self.engine = spec, engine
             self.data.spec = spec
-            self.predictor.spec, self.predictor.engine = spec.counting_all(), self.engine
-            for part in (self.loop, self.state):
-                part.spec, part.engine = spec, self.engine
+            self.predictor.spec, self.predictor.engine = spec.counting_all(), engine
+            self.loop.engine = engine
+            for part in (self.door, self.state):
+                part.spec, part.engine = spec, engine
 
     def restore_arrays(self, snapshot: Mapping[str, Any]) -> None:
         """Back to a snapshot of an engine; one in which step sizes are rescaled makes a training that rescales them."""
@@ -273,8 +285,8 @@ class Training:
 
     # -- training
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks, path: Any = None
-            ) -> None:
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks, path: Any = None,
+            overrides: Overrides | None = None) -> None:
         """Train, and tell of the tasks; go on with a fit that was cut off, where there is a path of checkpoints.
 
         Warnings name the caller of the method that calls this one, which is decorated.
@@ -284,7 +296,7 @@ class Training:
         with self.turn.lock:
             if self.unsettled:
                 self.follow_pieces()
-            place, tasks.states = (path is not None and self.resume(path, read_settings(tasks.optimizer))) or (
+            place, tasks.states = (path is not None and self.resume(path, read_settings(tasks.owner))) or (
                 None, ())
             if place is None:
                 self.note_origin()
@@ -302,10 +314,10 @@ class Training:
                 steps = self.batches - (place.start if place else start)
                 if steps >= MANY_STEPS or self.engine.name == "native":
                     self._adapt_engine(X, steps)
-            self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
+            self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place, overrides)
             self._note_rates()
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any, overrides: Overrides | None = None) -> None:
         """Train for one epoch."""
         if self.loop.thread is not None:
             _check_thread()
@@ -314,8 +326,19 @@ class Training:
                 self.follow_pieces()
             if (seen := self.engine.iteration) >= self.batches:
                 self._plan(seen, X, y)
-            self.loop.partial_fit(X, y, sample_weight)
+            self.loop.partial_fit(X, y, sample_weight, overrides)
             self._note_rates()
+
+    def step(self, batch: Any) -> float:
+        """Take a step on a batch; return its loss."""
+        if self.loop.thread is not None:
+            _check_thread()
+        with self.turn.lock:
+            return self.loop.step(batch)
+
+    def compute_loss(self, batch: Any) -> float:
+        """The mean loss of a batch, without an update."""
+        return self.door.compute_loss(batch)
 
     def _note_rates(self) -> None:
         """Compute step sizes of the history now, where the optimizer may have changed when they are read."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import check_flag
 from ortpartial.learning import check_integer, check_number
 
-from ..params import check_flag
 from .base import EpochCallback, FitRun
 
 __all__ = ["EarlyStopping"]

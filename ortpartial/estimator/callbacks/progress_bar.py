@@ -7,7 +7,8 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from ..progress import Bar, Progress, is_interactive
+from ortpartial.execution import Bar, Progress, is_interactive
+
 from .base import Callback, FitRun
 
 __all__ = ["ProgressBar"]

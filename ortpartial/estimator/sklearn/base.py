@@ -36,7 +36,7 @@ from ortpartial.model import Model, load
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..sparse_rows import SparseRows
-from ..tasks import FitTasks
+from ..tasks import make_tasks
 from ..view import TrainingView
 from .compat import CallbackSupportMixin, validate_data
 from .frozen import FrozenOptimizer
@@ -154,7 +154,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         X, y, _, sample_weight = train
         told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
         context = self._begin_fit(told)
-        tasks = FitTasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
+        tasks = make_tasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
         def record(optimizer: Any) -> None:
             self._record(optimizer.n_iter_ - n_before, rule)
