@@ -18,7 +18,7 @@ from ortpartial import (
     variable,
 )
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator import fit_loop
+from ortpartial.estimator import spec_door
 from ortpartial.exceptions import RewriteError
 from ortpartial.native import compile_library, find_compiler
 from ortpartial.native.compiler import FLAGS
@@ -159,7 +159,7 @@ def test_a_wrong_engine_is_named(monkeypatch):
 
 def test_an_estimator_checks_its_first_step(monkeypatch):
     engines = []
-    monkeypatch.setattr(fit_loop, "check_rewrites", lambda engine, data: engines.append((engine.name, len(data["X"]))))
+    monkeypatch.setattr(spec_door, "check_rewrites", lambda engine, data: engines.append((engine.name, len(data["X"]))))
     OnnxRegressor(settings={"check": True}, batch_size=8).fit(X, Y[:, 0])
     assert engines == [("epoch", 8)]
 

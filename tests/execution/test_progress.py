@@ -12,8 +12,8 @@ import pytest
 from terminals import Terminal
 from trainings import X_VAL, Y_VAL, X, Y, linear_engine, optimizer, same
 
-from ortpartial.estimator import progress
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError
+from ortpartial.execution import progress
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.logs import compiling
 
