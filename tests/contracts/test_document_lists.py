@@ -4,6 +4,7 @@ import argparse
 import importlib
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from once import ON_TRAINING
@@ -73,6 +74,16 @@ def test_modules_that_a_readme_lists_exist(room):
     folders = {p.name for p in (PACKAGE / room).iterdir() if p.is_dir()}
     assert [n for n in names if n.removesuffix(".py").rstrip("/") not in modules | folders
             and not (PACKAGE / room / n).exists()] == []
+
+
+@pytest.mark.parametrize("room", sorted(FOLDERS))
+def test_files_that_a_readme_names_exist(room):
+    """In the room, or by a path in the package or the repository."""
+    text = (PACKAGE / room / "README.md").read_text(encoding="utf-8")
+    files = {p.name for p in (PACKAGE / room).rglob("*.py")}
+    paths = [(name, Path(name)) for name in re.findall(r"(?<![\w/.])((?:\w+/)*\w+\.py)\b", text)]
+    assert [n for n, p in paths if n not in files and not any((f / p).exists() for f in (ROOT, PACKAGE, PACKAGE / room))
+            ] == []
 
 
 # Engines.

@@ -1136,7 +1136,7 @@ NOT_YET = {
     ByLoss: ("metrics", "data_sparse"),
     OwnLoss: ("metrics", "data_sparse"),
     Estimator: ("metrics", "validation_arrays"),
-    Written: ("callbacks", "metrics", "validation_share", "sample_weight", "resume", "engines", "accumulation",
+    Written: ("callbacks", "metrics", "validation_share", "sample_weight", "resume", "accumulation",
               "averaging", "precision", "checkpointing", "early_stopping", "data_sparse", "timeout"),
     Layer: (),
     Session: ("engines", "precision", "checkpointing", "timeout"),
