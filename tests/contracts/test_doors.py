@@ -1,7 +1,12 @@
 """The table of doors and capabilities: every cell is tried, and the page of the documentation says what came out."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
-from door_cells import CAPABILITIES, DOORS, NOT_YET, find_cell
+from door_cells import CAPABILITIES, DOORS, NOT_YET, Fit, OwnLoss, find_cell
+from paths import environment
 
 from ortpartial.exceptions import DataError, SettingError
 from tools.door_table import PAGE, write_table
@@ -27,6 +32,25 @@ def test_cell(door, capability, tmp_path):
             raise
     else:
         assert capability not in NOT_YET[door], "it works: take it from NOT_YET in tests/support/door_cells.py"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+import door_cells
+
+getattr(door_cells, sys.argv[1])().begin(Path(sys.argv[2]), lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.mark.parametrize("door", [d if d is OwnLoss else pytest.param(d, marks=pytest.mark.slow)
+                                  for d in DOORS if issubclass(d, Fit) and "resume" not in NOT_YET[d]])
+def test_a_killed_process(door, tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, door.__name__, str(tmp_path / "run")], env=environment(),
+                          check=False)
+    assert done.returncode == -signal.SIGKILL
+    door().go_on(tmp_path / "run")
 
 
 def test_the_page_is_that_of_the_table():

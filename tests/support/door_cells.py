@@ -172,19 +172,27 @@ class Fit:
             for w in (None, [1.0, 5.0]))
         assert differ(plain, weighted)
 
-    def resume(self, folder: Path) -> None:
-        def crash(o: Any) -> None:
+    def begin(self, run: Path, end: Any) -> None:
+        """A training with checkpoints, of which nothing is left after its second epoch but the folder."""
+        def look(o: Any) -> None:
             if len(o.history_) == 2:
-                raise Crash
+                end()
 
-        def writing() -> Checkpoint:
-            return Checkpoint(folder / "run", seconds=1e-6)
+        self.fit(callbacks=[Checkpoint(run, seconds=1e-6), look], beside={"resume": run})
 
-        run = folder / "run"
-        with contextlib.suppress(Crash):
-            self.fit(callbacks=[writing(), crash], beside={"resume": run})
+    def go_on(self, run: Path) -> None:
+        """The training that goes on from the folder, and ends as one that was never cut off."""
         assert list(run.iterdir())
-        assert not differ(self.weights(self.fit(callbacks=[writing()], beside={"resume": run})), self.plain())
+        o = self.fit(callbacks=[Checkpoint(run, seconds=1e-6)], beside={"resume": run})
+        assert not differ(self.weights(o), self.plain())
+
+    def resume(self, folder: Path) -> None:
+        def crash() -> None:
+            raise Crash
+
+        with contextlib.suppress(Crash):
+            self.begin(folder / "run", crash)
+        self.go_on(folder / "run")
 
     def engines(self, folder: Path) -> None:
         plain = self.plain()
