@@ -13,6 +13,7 @@ from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
 from ortpartial.runtime import Buffer, NodePlacement, Turn
 
+from .call import CallProgram
 from .mean import WeightedMean
 from .program import RunLocal
 from .shape_policy import ShapePolicy
@@ -277,6 +278,39 @@ class StepRunner(ABC):
         if rest and (stop is None or stop > steps) and np.isfinite(mean.total):
             self._train(order[order.size - rest :][None], self._choose_shapes(1, rest), mean, 1)
         return mean.total / mean.weight if mean.weight and not mean.waiting else mean.value
+
+    def step(self, feeds: Arrays) -> dict[str, np.ndarray]:
+        """Take a step on a batch.
+
+        Parameters
+        ----------
+        feeds : dict of str to numpy.ndarray
+            The data, by the names that a step reads, in the order of the inputs of the source.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            All that the step returns.
+        """
+        self.k.numpy()[...] = self.iteration + 1
+        outputs = self._call_program(feeds)(self.side, feeds)
+        self.side ^= 1
+        self.iteration += 1
+        return outputs
+
+    def _call_program(self, feeds: Arrays) -> CallProgram:
+        """The program of a batch of these shapes, which returns all that a step does."""
+        shapes = tuple([(n, a.shape) for n, a in feeds.items()])
+        if not self._policy.choose(shapes, 1, lambda: self._source_for(shapes).count_bytes()):
+            shapes = tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
+        key = ProgramKey("call", shapes, None, self._symbolic_source(shapes)[1] if is_symbolic(shapes) else None)
+        if key not in self._programs:
+            self._make_room()
+            source = self._source_for(shapes)
+            self._programs[key] = CallProgram(
+                source.compose_parts(), self.sides, self.given, device=source.device, threads=source.threads(),
+                local=self.local, exchanges=source.exchanges)
+        return self._programs[key]
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.graph import Value, build, variable
-from ortpartial.runtime import Device
+from ortpartial.runtime import Buffer, Device
 
 from .names import StepNames
 from .vectors import Vector
@@ -94,17 +95,16 @@ class StepSource(ABC):
 
     #: Where steps run.
     device: str | Device
+    #: The names of loss, iteration and seed, and of new states.
+    names: StepNames
+    #: By state, what is called with its new value before the next part of a step reads it.
+    exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
     #: Number of batches of an update of the weights.
     accumulate: int = 1
     #: Number of the update after which averages began.
     average_start: int = 0
     #: The name of the state that counts steps which left the weights as they were.
     skipped: str | None = None
-
-    @property
-    @abstractmethod
-    def names(self) -> StepNames:
-        """The names of what a step reads and writes."""
 
     @property
     @abstractmethod
@@ -135,6 +135,11 @@ class StepSource(ABC):
     def controls(self) -> Arrays:
         """What a loop sets between two batches, before the first one."""
         return {}
+
+    @cached_property
+    def names_of_state(self) -> frozenset[str]:
+        """The names of all state that a runner holds."""
+        return frozenset({*self.first, *self.zeros, *self.kept})
 
     @property
     def checked(self) -> Sequence[str]:
@@ -180,6 +185,10 @@ class StepSource(ABC):
         -------
         Step
         """
+
+    def compose_parts(self) -> Sequence[Step]:
+        """The step with all that it returns, in parts that run in turn."""
+        return [self.compose()]
 
     @abstractmethod
     def threads(self) -> int | None:

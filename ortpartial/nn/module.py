@@ -413,7 +413,7 @@ class Module:
     def graph(self) -> ModelProto:
         """The ONNX model with the current weights and, as far as it is written, the training of the module."""
         self._compiled.complete()
-        return self._compiled.session.training_model()
+        return self._compiled.write_model()
 
     def to_onnx(self) -> ModelProto:
         """Write the module in evaluation mode as an ONNX model.
@@ -424,7 +424,7 @@ class Module:
             With the current weights, without the training.
         """
         self._compiled.complete()
-        return self._compiled.session.inference_model()
+        return self._compiled.write_model(training=False)
 
     def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
                     batch_size: int | None = None, batch_sizes: Sequence[int] | None = None) -> dict[str, Path]:

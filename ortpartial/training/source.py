@@ -39,7 +39,7 @@ class SpecSource(StepSource):
         return self.spec.device
 
     @property
-    def names(self) -> Names:
+    def names(self) -> Names:  # type: ignore[override]
         """Names of what a training step reads and writes."""
         return self.spec.names
 
