@@ -217,9 +217,10 @@ class Loop:
         else:
             result = _average(self.overrides.validation_step, self.door.read_batches(batches, with_target=False))
         means = result if isinstance(result, Mapping) else {"loss": result}
-        self.validation_losses.append(means["loss"])
+        loss = means.get("loss", next(iter(means.values()), 0.0))
+        self.validation_losses.append(loss)
         self._record(**{f"validation_{n}": mean for n, mean in means.items()})
-        self.door.watch(means["loss"])
+        self.door.watch(loss)
 
     @contextmanager
     def _training(self, place: Place | None = None, overrides: Overrides | None = None) -> Iterator[None]:

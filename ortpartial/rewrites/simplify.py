@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ _FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape",
                        "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
 
 
-def simplify(model: Model, *, dropout: bool = False) -> Model:
+def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:
     """The same function in fewer nodes.
 
     onnxruntime folds constants, too, but for each graph apart, and the backward graph would repeat the work.
@@ -41,6 +42,8 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
         The model.
     dropout : bool
         Whether an idle Dropout is kept, because it is to be turned on.
+    inputs : dict of str to Value
+        Variables in place of inputs, by name, such as ones of static shape.
 
     Returns
     -------
@@ -63,9 +66,9 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
                 return outputs
         return None
 
-    new = make_rewriter(list(model.outputs.values()), {}, change)
+    new = make_rewriter(list(model.outputs.values()), {model.inputs[n]: v for n, v in inputs.items()}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
-    return replace(model, outputs=attempt(cancel_transposes, outputs) or outputs)
+    return replace(model, inputs={**model.inputs, **inputs}, outputs=attempt(cancel_transposes, outputs) or outputs)
 
 
 def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
