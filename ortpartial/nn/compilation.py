@@ -14,11 +14,11 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
-from ortpartial.execution import StepEngine, StepRunner
+from ortpartial.execution import StepEngine, StepRunner, select_for_device
 from ortpartial.graph import Value, build
 from ortpartial.learning import Piece, fingerprint, is_settled
 from ortpartial.model import Range, check_empty, load
-from ortpartial.runtime import Buffer, DeviceName, Session, choose_threads
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, choose_threads
 from ortpartial.training_info import draw_initialization, strip_training_info
 
 from .changes import count_changes, note_change
@@ -62,12 +62,17 @@ class Program:
         What its `forward` takes.
     targets : sequence of Value or array_like, optional
         What its `train_one_batch` takes beside.
-    use_graph, sequential, random_state, device
+    use_graph, sequential, random_state, device, engine
         As for `Module.compile`.
     """
 
+    #: The engine that takes the steps, and why.
+    _engine: tuple[type[StepRunner], str]
+
     def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
-                 sequential: bool, random_state: int | None, device: DeviceName):
+                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
+        self._engine = select_module_engine(engine, device)
+        self.engine = engine
         self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
         self.rng = np.random.default_rng(random_state)
         taken = {n for n, _ in module.named_parameters(buffers=True)}
@@ -336,7 +341,29 @@ class Program:
         if step.trace.exchanges and not self.sequential:
             threads = choose_own_threads(step.trace.changed.values())
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        return StepEngine(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
+        kind, reason = self._engine
+        if exchanges:
+            kind, reason = StepEngine, "several processes exchange numbers within a step"
+        runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
+        runner.reason = reason
+        return runner
+
+    def change_engine(self, kind: type[StepRunner], reason: str) -> None:
+        """Go on with another engine."""
+        assert self.runner is not None
+        if type(self.runner) is not kind:
+            self.runner = self.runner.continue_with(self.runner.source, kind)
+        self.runner.reason = reason
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that takes the steps."""
+        return (self._engine[0] if self.runner is None else self.runner).name
+
+    @property
+    def engine_reason(self) -> str:
+        """Why it was chosen."""
+        return self._engine[1] if self.runner is None else self.runner.reason
 
     def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Add up the numbers of the processes."""
@@ -452,6 +479,15 @@ class Program:
         threads = 1 if self.sequential else choose_threads(list(outputs.values()))
         session = Session(graph, device=self.device, threads=threads)
         return _Function(writing, list(outputs.values()), session, writing.find_ranges(outputs))
+
+
+def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
+    """The engine of a module's steps by its name, and the reason for it."""
+    kind, reason = select_for_device(engine, Device.parse(device))
+    if kind.name == "agent":
+        raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
+                           "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
+    return kind, reason
 
 
 @dataclass(frozen=True)

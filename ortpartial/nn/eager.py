@@ -28,10 +28,12 @@ class EagerProgram(Program):
 
     Parameters
     ----------
-    module, inputs, targets, use_graph, sequential, random_state, device
+    module, inputs, targets, use_graph, sequential, random_state, device, engine
         As for `Program`.
     """
 
+    #: Operators are run one by one.
+    engine_name, engine_reason = "eager", "use_graph is False"
     #: The error of code that reads numbers, of which there is no graph.
     _reading: NotComputedError | None = None
     #: The targets of the last step, whose graph is written where it is asked for.
