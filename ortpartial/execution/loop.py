@@ -16,7 +16,7 @@ import numpy as np
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
-from .fit_data import FitData, check_batches, read_data
+from .fit_data import DataReader, FitData
 from .interruption import interruptible
 from .mean import WeightedMean
 from .overrides import Overrides
@@ -96,7 +96,7 @@ class Loop:
         """
         place = former or Place()
         with interruptible(self, self.settings.timeout):
-            data = read_data(self, X, y, sample_weight, X_val, y_val, place)
+            data = self._reader.read(X, y, sample_weight, X_val, y_val, place, self.rng)
         if former is not None:
             check_rows(former, len(data.rows))
         elif not self.settings.warm_start:
@@ -159,7 +159,7 @@ class Loop:
         """Train for one epoch, from the current state."""
         self.began = perf_counter()
         if y is None:
-            data = FitData({}, np.arange(0), check_batches(self, X, 1))
+            data = FitData({}, np.arange(0), self._reader.check_batches(X, 1))
         else:
             with interruptible(self, self.settings.timeout):
                 arrays, rows = self.to_arrays(X, y, sample_weight)
@@ -198,7 +198,8 @@ class Loop:
     def _step(self, batch: Any) -> tuple[float, float]:
         """Take a step on a batch; return its loss, and by how much it counts in the mean of an epoch."""
         engine = self.engine  # A callback may have changed the rate.
-        arrays, rows = self.door.to_arrays(*(*batch, None)[:3], None)
+        X, y, sample_weight = (*batch, None)[:3]
+        arrays, rows = self.door.to_arrays(X, y, sample_weight, None)
         size = self.door.choose_size(rows)
         if self.settings.check:
             self._check_step(arrays, np.arange(size))
@@ -234,6 +235,10 @@ class Loop:
             self.thread, former, self.overrides = outer
             if self.thread is not None:
                 self.place = former
+
+    @property
+    def _reader(self) -> DataReader:
+        return DataReader(self.door, self.settings, self.engine.is_distributed)
 
     def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""
