@@ -39,7 +39,7 @@ help:
 	@echo "make fuzz    changed files of every kind, for an hour"
 	@echo "make coverage  the share of lines that the tests run, in docs/coverage.md; lines: coverage_html/index.html"
 	@echo "make proof   the long proofs that make test only samples"
-	@echo "make tables  write the tables of operators into docs and the README of the rules"
+	@echo "make tables  write the tables of operators and of doors into docs and the README of the rules"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
 
 demo: $(TRAINING)/.installed-demo
@@ -120,6 +120,7 @@ proof-cpu: $(CPU)/.installed-test
 
 tables: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/python tools/operator_table.py
+	$(TRAINING)/bin/python tools/door_table.py
 
 # One call of pip installs an environment, again only when pyproject.toml has changed.
 
