@@ -17,17 +17,13 @@ from ortpartial.training import draw_mask
 
 from .graphs import TrainingGraph, load_lowered
 from .optimizers import OptimizerModel
-from .state import Tensors
+from .state import Key, Tensors
 
-__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Key", "Program", "compose_training", "compose_update",
+__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Program", "compose_training", "compose_update",
            "finish", "state_name"]
 
 #: Names that no tensor of a file has.
 RATE, STEP, SEED, CALLS = "learning_rate//", "step//", "seed//", "calls//"
-
-
-#: A tensor of the state: the parameter that it belongs to, and what it is of it, "" for the parameter itself.
-Key = tuple[str, str]
 
 
 def state_name(parameter: str, kind: str) -> str:

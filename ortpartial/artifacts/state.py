@@ -15,7 +15,10 @@ from ortpartial.runtime import CPU, Buffer, Device, Turn
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 
-__all__ = ["CheckpointState", "Parameter", "Parameters", "Tensors", "to_array"]
+__all__ = ["CheckpointState", "Key", "Parameter", "Parameters", "Tensors", "to_array"]
+
+#: A tensor of the state: the parameter that it belongs to, and what it is of it, "" for the parameter itself.
+Key = tuple[str, str]
 
 
 def to_array(data: Any, what: str) -> np.ndarray:
@@ -104,12 +107,12 @@ class Parameter:
     @property
     def data(self) -> np.ndarray:
         """Its content, a copy; what is assigned to it has its shape."""
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             return self._state._tensors(self.name).current(self.name).numpy().copy()
 
     @data.setter
     def data(self, value: np.ndarray) -> None:
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             buffer = self._state._tensors(self.name).current(self.name)
             array = to_array(value, f"The parameter {self.name!r}")
             if array.shape != buffer.shape:
@@ -119,7 +122,7 @@ class Parameter:
     @property
     def grad(self) -> np.ndarray | None:
         """Its gradient, a copy; None if it is not trained, or no `Module` was made yet."""
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             gradients = self._state._gradients
             return gradients.current(self.name).numpy().copy() if self.name in gradients else None
 
@@ -218,7 +221,8 @@ class CheckpointState:
         if len(checkpoint.optimizers) > 1:
             raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
                                   f"parameters; one was expected.")
-        self._turn = Turn()
+        #: Threads take turns at the state.
+        self.turn = Turn()
         trainable, frozen = ({n: to_array(a, f"The parameter {n!r}") for n, a in arrays.items()}
                              for arrays in (checkpoint.trainable, checkpoint.frozen))
         self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)
@@ -227,7 +231,7 @@ class CheckpointState:
         self._trained, self._fixed = Tensors(trainable), Tensors(frozen)
         self._moving, self._gradients = Tensors({}), Tensors({})
         #: How many modules have been made of it; the last one has it.
-        self._modules = 0
+        self.n_modules = 0
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
         #: The momentums by their names, with all their parameters; they change with the trained parameters.
@@ -272,7 +276,7 @@ class CheckpointState:
         if not isinstance(state, CheckpointState):
             raise SettingError(f"save_checkpoint takes a CheckpointState and then a path, not a "
                                f"{type(state).__name__}; that of a Module is its attribute state.")
-        state._check_finite("to_checkpoint")
+        state.check_finite("to_checkpoint")
         write_checkpoint(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
 
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
@@ -287,7 +291,7 @@ class CheckpointState:
         -------
         Checkpoint
         """
-        with self._turn.lock:
+        with self.turn.lock:
             arrays = {n: self._tensors(n).current(n).numpy().copy() for n in self._names}
             groups = {}
             if include_optimizer_state and self._optimizer is not None:
@@ -300,7 +304,7 @@ class CheckpointState:
         frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
         return Checkpoint(trainable, frozen, groups, dict(self.properties))
 
-    def _check_finite(self, instead: str) -> None:
+    def check_finite(self, instead: str) -> None:
         """Refuse to write what a training has made NaN or infinite."""
         arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
         check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
@@ -308,16 +312,22 @@ class CheckpointState:
     def __reduce__(self) -> tuple[Any, ...]:
         return CheckpointState, (self.to_checkpoint(),)
 
+    def places(self) -> dict[Key, Tensors]:
+        """Where each tensor is: a parameter, with `""`, its gradient, with `"grad"`, and its momentums."""
+        places = {(n, ""): self._tensors(n) for n in self._names}
+        places |= {(n, "grad"): self._gradients for n in self._gradients}
+        return places | {(n, m): tensors for m, tensors in self._momentums.items() for n in tensors}
+
     def _tensors(self, name: str) -> Tensors:
         """The tensors that a parameter is among."""
         return next(t for t in (self._trained, self._moving, self._fixed) if name in t)
 
-    def _open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
+    def open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
         """Put the state where a module reads and writes it."""
         if missing := [n for n in gradients if n not in self._trainable]:
             raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint; give "
                                   f"the checkpoint that was made with the model.")
-        self._modules += 1
+        self.n_modules += 1
         arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
         self._trained = Tensors({n: arrays[n] for n in gradients}, device)
         self._moving = Tensors({n: arrays[n] for n in statistics}, device)
@@ -325,7 +335,7 @@ class CheckpointState:
         self._fixed = Tensors(others, device)
         self._gradients = Tensors({n: np.zeros_like(arrays[n]) for n in gradients}, device)
 
-    def _open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
+    def open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
         """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
         if self._optimizer is None:
             self._optimizer = OptimizerState()

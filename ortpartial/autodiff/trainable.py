@@ -18,7 +18,7 @@ from ortpartial.model import (
     read_torch,
 )
 
-from .grad import _carries, nodes_between
+from .grad import carries_gradient, nodes_between
 from .program_numbers import explain_program_numbers, is_mask
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings, is_quantized_number
@@ -56,7 +56,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
     while stack:
         node = stack.pop()
         between.discard(node)
-        carrying = {x for x in node.reads if _carries(x) or is_quantized_number(x)}
+        carrying = {x for x in node.reads if carries_gradient(x) or is_quantized_number(x)}
         reached |= carrying
         stack.extend(x.node for x in carrying if x.node in between)
     return candidates & reached
@@ -79,7 +79,7 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
         seen.add(id(v.node))
         kept = _KEPT.get(v.node.key)
         inputs = gradient_reads(v.node) if kept is None else [x for i, x in enumerate(v.node.inputs) if i not in kept]
-        stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
+        stack.extend((x, v.node) for x in inputs if x is not None and carries_gradient(x))
         stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
     return readers
 

@@ -282,7 +282,8 @@ def _format_tensors(model: Model) -> Iterator[str]:
 
 def _format_initializers(report: Report, depth: int | None) -> Iterator[str]:
     """The lines of a tree of initializers: which are trained, and why the others are not."""
-    model, places, modules = report.model, place_initializers(report.model), count_modules(report.model)
+    model, graph = report.model, report.model.proto.graph
+    places, modules = place_initializers(graph, model.main_names), count_modules(graph, model.initializers)
     leaves, small = [], 0
     for n, v in model.initializers.items():
         size = model.arrays[n].size

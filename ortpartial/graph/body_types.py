@@ -9,8 +9,7 @@ from onnx import TensorProto, TypeProto, helper
 
 from ortpartial.exceptions import GraphError
 
-from .values import Subgraph, Value
-from .walk import topological
+from .values import Subgraph, Value, topological
 
 __all__ = ["CONTROL", "body_inputs", "join_types"]
 

@@ -15,8 +15,8 @@ from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
 from .schemas import OPSET
 from .traits import RANDOM
-from .values import Node, Subgraph, Value
-from .walk import topological, walk_nodes
+from .values import Node, Subgraph, Value, topological
+from .walk import walk_nodes
 
 __all__ = ["build"]
 
@@ -275,11 +275,11 @@ class _Graph:
         """
         if self.parent is not None:
             here = v in self.cut or (v.node is not None and id(v.node) in self.own)
-            return (id(self), v._key) if here else self.parent._identity(v)
+            return (id(self), v.identity) if here else self.parent._identity(v)
         if v.array is not None and v not in self.cut:
             content = v.array.tobytes() if v.array.size <= SMALL else id(v.array)
             return v.hint, v.array.dtype.str, v.array.shape, content
-        return v._key
+        return v.identity
 
     def _name(self, v: Value, prefix: str) -> str:
         """The name of a value: that of an output of the graph, its hint, or a new one with this prefix."""

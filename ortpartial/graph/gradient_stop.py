@@ -13,8 +13,7 @@ from onnx import NodeProto, defs
 from .ops import Operators, make_node
 from .rewriter import rewrite
 from .schemas import accepted_types, register_schema, schema_of
-from .values import Node, Value
-from .walk import topological
+from .values import Node, Value, topological
 
 __all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "mark_gradient_stop", "replace_gradient",
            "stop_gradient", "write_gradient_change"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from .arithmetic import Arithmetic
+from .arithmetic import complete_arithmetic, join_sizes
 from .casting import to_dtype
 from .ops import constant, op
 from .values import Value
@@ -146,7 +146,7 @@ def _slice(x: Value, slices: dict[int, slice]) -> Value:
         starts.append(start)
         ends.append(end)
     axes = np.asarray(list(slices), np.int64)
-    return op.Slice(x, x._vector(starts), x._vector(ends), axes, np.asarray(steps, np.int64))
+    return op.Slice(x, join_sizes(x, starts), join_sizes(x, ends), axes, np.asarray(steps, np.int64))
 
 
 def _check(x: Value, axis: int, k: Any) -> Any:
@@ -177,4 +177,4 @@ def _gather_together(x: Value, indices: dict[int, Any]) -> Value:
     return op.Transpose(y, perm=[*range(n, n + first), *range(n), *range(n + first, y.rank)])
 
 
-Arithmetic._index = index
+complete_arithmetic(index=index)

@@ -14,11 +14,13 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 
 from ortpartial.exceptions import GraphError
 
-from .arithmetic import Arithmetic
+from .arithmetic import Arithmetic, complete_arithmetic
 from .body_types import CONTROL
 from .casting import to_dtype
-from .eager import MODE, evaluate
-from .opaque import OpaqueSchema, infer_opaque
+from .eager import evaluate
+from .mode import MODE
+from .opaque import infer_opaque
+from .opaque_schema import OpaqueSchema
 from .schemas import (
     OPSET,
     accepted_types,
@@ -355,4 +357,4 @@ class Operators:
 
 
 op = Operators()
-Arithmetic._op = op
+complete_arithmetic(op=op)

@@ -13,7 +13,7 @@ from onnx import defs
 
 from ortpartial.exceptions import GraphError
 
-from .opaque import OpaqueSchema
+from .opaque_schema import OpaqueSchema
 from .ops import attach_outputs
 from .values import Node, Subgraph, Value
 

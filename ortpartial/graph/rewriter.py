@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .eager import deferring
+from .mode import deferring
 from .ops import attach_outputs, make_node
-from .values import Node, Subgraph, Value, counter
-from .walk import topological
+from .values import Node, Subgraph, Value, counter, topological
 
 __all__ = ["make_rewriter", "rewrite"]
 

@@ -6,15 +6,14 @@ import atexit
 import difflib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
-if TYPE_CHECKING:
-    from .opaque import OpaqueSchema
+from .opaque_schema import OpaqueSchema
 
 __all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
            "onnx_type", "parameter", "register_schema", "schema_of"]

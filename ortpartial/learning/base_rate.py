@@ -14,8 +14,9 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
+from .base_schedule import PlateauSchedule
 from .piece import replace_settings
-from .schedules import ReduceOnPlateauSchedule, Schedule, resolve_schedule
+from .schedules import Schedule, resolve_schedule
 from .update import count_from, descend
 
 __all__ = ["BaseLearningRate", "WeightDecay"]
@@ -159,7 +160,7 @@ class BaseLearningRate(BaseLearningOnnx):
         return self
 
     @property
-    def plateau(self) -> ReduceOnPlateauSchedule | None:
+    def plateau(self) -> PlateauSchedule | None:
         """The schedule that reduces the step size where the loss no longer falls, if there is one."""
         try:  # Most schedules are objects, and a small training takes microseconds.
             return self.schedule.plateau  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variab
 
 from .aliases import Alias, find_aliases, find_module_names, find_names_by_scope
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
-from .display import to_html, to_text
+from .display import draw_card, list_facts
 from .external_files import read_external_data
 from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
@@ -31,6 +31,7 @@ from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
 from .ties import Ties, check_ties, infer_ties
 from .torch_record import read_torch
+from .tree import Leaf, draw_tree, place_initializers
 from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
@@ -121,11 +122,21 @@ class Model(Immutable):
         vars(self).update({"ties": Ties(), **{n: v for n, v in state.items() if n != "nodes"}})
         register_libraries(self.proto, self.custom_ops_library)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """The inputs, outputs, nodes and initializers, a line each."""
+        return list_facts(self.inputs, self.outputs, self.values.values(), self.arrays.values())
+
     def __repr__(self) -> str:
-        return to_text(self)
+        facts = self.facts
+        return (f"<Model {facts['inputs']} -> {facts['outputs']}; nodes: {facts['nodes'].split()[0]}, initializers: "
+                f"{facts['initializers']}>")
 
     def _repr_html_(self) -> str:
-        return to_html(self)
+        places = place_initializers(self.proto.graph, self.main_names)
+        leaves = [Leaf(places[n], v.type_name, self.arrays[n].size, False) for n, v in self.initializers.items()]
+        tree = {"initializers": draw_tree(leaves, has_notes=False)} if leaves else {}
+        return draw_card("Model", self.facts, texts=tree)
 
     def release(self) -> None:
         """Free the memory of the pages of `arrays` that were read, where they are in a file."""

@@ -168,15 +168,15 @@ class Session:
                               f"graph on {', '.join(providers)}. Is the driver of the device installed?")
         # `InferenceSession` checks all names at each run. The training loop calls the C++ session under it, which needs
         # the Python object only to be kept alive.
-        self._inference_session, self._sess = session, session._sess
+        self._inference_session, self.handle = session, session._sess
         # Without options, onnxruntime 1.19 to 1.32 makes new ones for each run, in 0.8 us.
         self._options = C.RunOptions()
-        self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
+        self.inputs: list[str] = [i.name for i in self.handle.inputs_meta]
         if self._host is not None and isinstance(model, ModelProto):
             self._later = self.inputs
             self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
-        self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
-        self._sequences = {i.name for i in self._sess.inputs_meta if i.type.startswith("seq")}
+        self.outputs: list[str] = [o.name for o in self.handle.outputs_meta]
+        self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
 
     def _load_on_provider(self, model: ModelProto) -> tuple[Any, Session | None]:
         """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
@@ -300,7 +300,7 @@ class Session:
             feeds = {n: v for n, v in {**feeds, **first}.items() if n in self._later}
         try:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
-            arrays = self._sess.run(self.outputs, inputs, options or self._options)
+            arrays = self.handle.run(self.outputs, inputs, options or self._options)
         except Exception as e:
             raise run_error(e) from None
         # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
@@ -336,7 +336,7 @@ class Session:
             binding.run()
             return binding.vector()
         try:
-            return self._sess.run_with_ort_values(feeds, self.outputs, self._options)
+            return self.handle.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
             raise run_error(e) from None
 
@@ -383,8 +383,8 @@ class Binding:
 
     def __init__(self, session: Session):
         self.session = session
-        self._binding = C.SessionIOBinding(session._sess)
-        self._run = session._sess.run_with_iobinding
+        self._binding = C.SessionIOBinding(session.handle)
+        self._run = session.handle.run_with_iobinding
         self._device = session.device
         self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.

@@ -89,7 +89,7 @@ class TrainingAgent:
         self._session = Session(self.gradient_onnx, device=self._device, options=options)
         devices = [self._device.ort]
         self._agent = C.TrainingAgent(
-            self._session._sess, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
+            self._session.handle, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
             self._device.index,
         )
         # The last shape and dtype of each input, how often one changed, and after which change gradients were checked.

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import torch
+from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value
 
-if TYPE_CHECKING:
-    from .autograd import CompiledLayer
-    from .onnx_layer import OnnxLayer
+from .autograd import CompiledLayer
 
 __all__ = ["CallSignature", "describe_call", "find_layer", "onnx_layer", "register_layer"]
 
+
+class Layer(Protocol):
+    """An `OnnxLayer`, as far as its operators and exporters use it."""
+
+    input_names: list[str]
+    output_names: list[str]
+    state_names: dict[str, str]
+
+    def compile_form(self, *, training: bool) -> CompiledLayer:
+        """The compiled layer in a mode."""
+
+    def write_form(self, compiled: CompiledLayer) -> ModelProto:
+        """A model that computes a compiled form."""
+
+    def check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs on which an operator would crash."""
+
+    def prepare_run_apart(self) -> None:
+        """Let calls be run outside of the graphs of torch.compile."""
+
+
 #: Operators take numbers, strings and tensors: a layer is found by its key, which no other layer of the process has.
-_LAYERS: WeakValueDictionary[str, OnnxLayer] = WeakValueDictionary()
+_LAYERS: WeakValueDictionary[str, Layer] = WeakValueDictionary()
 _COUNT = 0
 
 
-def register_layer(layer: OnnxLayer) -> str:
+def register_layer(layer: Layer) -> str:
     """Register a layer as long as it lives.
 
     Parameters
@@ -41,7 +61,7 @@ def register_layer(layer: OnnxLayer) -> str:
     return key
 
 
-def find_layer(key: str) -> OnnxLayer:
+def find_layer(key: str) -> Layer:
     """The layer of a key.
 
     Parameters
@@ -106,7 +126,7 @@ def describe_call(key: str, training: bool) -> CallSignature | None:
     """
     layer, compiled = find_layer(key), _compile(key, training)
     if compiled.needs_sizes:
-        layer._prepare_run_apart()
+        layer.prepare_run_apart()
         return None
     return CallSignature(
         tuple(compiled.dtypes), tuple(layer.state_names[n] for n in compiled.initializers),
@@ -116,7 +136,7 @@ def describe_call(key: str, training: bool) -> CallSignature | None:
 
 
 def _compile(key: str, training: bool) -> CompiledLayer:
-    return find_layer(key)._compile(training=training)
+    return find_layer(key).compile_form(training=training)
 
 
 def _needs(leaves: Sequence[Any], wanted: Sequence[int]) -> tuple[bool, ...]:
@@ -147,7 +167,7 @@ def onnx_layer(leaves: list[torch.Tensor], layer: str, training: bool, wanted: l
     -------
     list of torch.Tensor
     """
-    find_layer(layer)._check_inputs(leaves)
+    find_layer(layer).check_inputs(leaves)
     function = _compile(layer, training).function
     return (function.traceable_gradient(_needs(leaves, wanted)) if wanted else function).run(leaves)
 

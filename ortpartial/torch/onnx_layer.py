@@ -25,6 +25,7 @@ from ortpartial.model import (
     load,
     match_names,
     read,
+    read_ml_weights,
     read_torch,
     register_libraries,
     replace_weights,
@@ -279,7 +280,7 @@ class OnnxLayer(torch.nn.Module):
         return self._pack(outputs[: call.n_outputs])
 
     @staticmethod
-    def _prepare_run_apart() -> None:
+    def prepare_run_apart() -> None:
         """Make `_run` a break in the graphs of torch.compile, outside of them; this imports dynamo."""
         if OnnxLayer._run_apart is None:
             OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
@@ -312,15 +313,21 @@ class OnnxLayer(torch.nn.Module):
         return replace_weights(self._onnx, {n: as_array(t, declared.get(n, TensorProto.DOUBLE))
                                             for n, t in self._tensors().items()})
 
+    def write_form(self, compiled: CompiledLayer) -> ModelProto:
+        """A model that computes a compiled form: the file, unless that is of another mode, dtype or kind of weights."""
+        if compiled.masks or compiled.statistics or self._probe.dtype is not self._dtype or read_ml_weights(self._onnx):
+            return compiled.function.function.graph(fast=False)
+        return self._onnx
+
     @property
     def engine_(self) -> str:
         """The engine in use in the current mode."""
-        return self._compile().function.engine_
+        return self.compile_form().function.engine_
 
     @property
     def engine_reason_(self) -> str:
         """The reason for the engine in use."""
-        return self._compile().function.engine_reason_
+        return self.compile_form().function.engine_reason_
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Current parameters and buffers by the names of the initializers, even if they have been replaced."""
@@ -345,7 +352,7 @@ class OnnxLayer(torch.nn.Module):
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
         return shapes, fields["training"] if training is None else training, probe.dtype, device, stream
 
-    def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None,
+    def compile_form(self, shapes: tuple[Any, ...] = (), training: bool | None = None,
                  first: tuple[Any, ...] = ()) -> CompiledLayer:
         """The compiled layer in the current mode, or another one, for these shapes alone or for all.
 
@@ -380,7 +387,7 @@ class OnnxLayer(torch.nn.Module):
         """The compiled layer for these inputs: for all shapes, or for their own."""
         shapes, current = tuple([t.shape for t in tensors]), self._current
         if self._ranges or 0 in map(torch.Tensor.numel, tensors):
-            self._check_inputs(tensors)
+            self.check_inputs(tensors)
         key = self._key(shapes)
         compiled = self._compiled.get(key)
         if compiled is not None:
@@ -388,13 +395,13 @@ class OnnxLayer(torch.nn.Module):
                 mode = key[1]
                 current[mode, shapes] = compiled
             return compiled
-        compiled = self._compile(first=shapes)
+        compiled = self.compile_form(first=shapes)
         if compiled.is_static or not (compiled.needs_sizes or compiled.policy.choose(
                 shapes, 1, lambda: self._size_of(shapes))):
             return compiled
-        return self._compile(shapes)
+        return self.compile_form(shapes)
 
-    def _check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+    def check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse inputs on which an operator would crash: without elements, or indices out of range."""
         by_name = dict(zip(self.input_names, tensors, strict=False))
         check_empty(self._loaded.outputs.values(), {n: np.empty(t.shape) for n, t in by_name.items() if not t.numel()})
