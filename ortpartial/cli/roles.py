@@ -6,7 +6,7 @@ A trained model stores the roles of the data it was trained on, so that `predict
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -77,16 +77,21 @@ class Roles:
         left = [n for n in inputs if n not in features]
         if not left:
             return replace(self, features=features), []
-        taken = {*features, *self.target, self.weight}
-        names = match_columns(chosen, columns, path) if chosen else [
-            n for n, a in columns.items() if n not in taken and a.ndim]
-        texts = [n for n in names if columns[n].dtype.kind not in "biuf"]
-        names = names if chosen else [n for n in names if n not in texts]
+        names, texts = self._choose_columns(columns, chosen, features, path)
         if len(left) > 1:
             raise DataError(f"The model has the inputs {_list(inputs)}, and {str(path)!r} has no column {left[0]!r}; "
                             f"it has {_list(columns)}.")
         _check_features(left[0], inputs[left[0]], names, texts, columns, path)
         return replace(self, features={**features, left[0]: names}), [] if chosen else texts
+
+    def _choose_columns(self, columns: Columns, chosen: Sequence[str] | None, features: Collection[str], path: Path
+                        ) -> tuple[list[str], list[str]]:
+        """The chosen columns, or all others of numbers, and those of texts among the chosen or the others."""
+        taken = {*features, *self.target, self.weight}
+        names = match_columns(chosen, columns, path) if chosen else [
+            n for n, a in columns.items() if n not in taken and a.ndim]
+        texts = [n for n in names if columns[n].dtype.kind not in "biuf"]
+        return names if chosen else [n for n in names if n not in texts], texts
 
     def with_target(self, columns: Columns, chosen: Sequence[str] | None, path: Path) -> Roles:
         """The roles with the columns of the target: those chosen, or those that are called like one."""

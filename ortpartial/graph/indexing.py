@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,11 @@ def index(x: Value, key: Any) -> Value:
     slices = {i: k for i, k in enumerate(keys) if isinstance(k, slice) and k != slice(None)}
     if slices:
         x = _slice(x, slices)
-    indices = {i: _check(x, i, k) for i, k in enumerate(keys) if not isinstance(k, slice)}
+    return _take(x, {i: _check(x, i, k) for i, k in enumerate(keys) if not isinstance(k, slice)})
+
+
+def _take(x: Value, indices: Mapping[int, Any]) -> Value:
+    """Elements at indices of some axes."""
     arrays = [i for i, k in indices.items() if np.ndim(k)]
     if len(arrays) > 1 or (arrays and len(indices) > 1):
         return _gather_together(x, indices)
@@ -160,7 +164,7 @@ def _check(x: Value, axis: int, k: Any) -> Any:
     return np.where(np.asarray(k) < 0, np.asarray(k) + size, k).astype(np.int64)
 
 
-def _gather_together(x: Value, indices: dict[int, Any]) -> Value:
+def _gather_together(x: Value, indices: Mapping[int, Any]) -> Value:
     """Elements at indices of several axes, which are broadcast against each other."""
     axes = list(indices)
     if any(isinstance(k, Value) for k in indices.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
@@ -89,17 +89,25 @@ def name_size(x: TypeProto, sizes: Sequence[int], y: TypeProto) -> None:
     if -1 not in sizes or not _has_shape(x) or not _has_shape(y):
         return
     size = y.tensor_type.shape.dim[sizes.index(-1)]
-    rest = [d for i, d in enumerate(x.tensor_type.shape.dim) if i >= len(sizes) or sizes[i]]
-    named = [d.dim_param for d in rest if not d.HasField("dim_value")]
-    if size.WhichOneof("value") or len(named) != 1 or not named[0]:
+    product = _multiply(d for i, d in enumerate(x.tensor_type.shape.dim) if i >= len(sizes) or sizes[i])
+    if size.WhichOneof("value") or product is None:
         return
-    factor, _, name = named[0].rpartition("*")
-    if not name or (factor and not factor.isdecimal()):
-        return
-    count = int(factor or 1) * math.prod(d.dim_value for d in rest if d.HasField("dim_value"))
+    count, name = product
     whole, remainder = divmod(count, math.prod(n for n in sizes if n > 0))
     if whole and not remainder:
         size.dim_param = name if whole == 1 else f"{whole}*{name}"
+
+
+def _multiply(dims: Iterable[TensorShapeProto.Dimension]) -> tuple[int, str] | None:
+    """The product of sizes of which one is symbolic: a number, and the name it is multiplied by."""
+    dims = list(dims)
+    named = [d.dim_param for d in dims if not d.HasField("dim_value")]
+    if len(named) != 1:
+        return None
+    factor, _, name = named[0].rpartition("*")
+    if not name or (factor and not factor.isdecimal()):
+        return None
+    return int(factor or 1) * math.prod(d.dim_value for d in dims if d.HasField("dim_value")), name
 
 
 def _has_shape(kind: TypeProto) -> bool:

@@ -98,12 +98,19 @@ def list_settings(piece: Any) -> dict[str, Any]:
         return {f.name: getattr(piece, f.name) for f in _list_fields(piece) if f.init}
     if type(piece).__init__ is object.__init__:
         return {}
+    names = _list_arguments(piece)
+    return {n: getattr(piece, n) for n in names} if all(hasattr(piece, n) for n in names) else {}
+
+
+def _list_arguments(piece: Piece) -> list[str]:
+    """The names of the arguments of an ordinary constructor; none where it takes any number of positional ones."""
     parameters = list(inspect.signature(type(piece).__init__).parameters.values())[1:]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return []
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):  # They are for the base class, a dataclass.
         names += [f.name for f in _list_fields(piece) if f.init and f.name not in names]
-    is_kept = all(hasattr(piece, n) for n in names) and not any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return {n: getattr(piece, n) for n in names} if is_kept else {}
+    return names
 
 
 def _list_fields(piece: Any) -> Sequence[dataclasses.Field[Any]]:

@@ -299,11 +299,40 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         proto, inferred = infer_ties(proto, arrays, copy=proto is source)
         if inferred:
             (graph, opsets), arrays = prepare(proto, batch), _read_arrays(proto)
+    initializers = _read_initializers(arrays, variables, loaded)
+    inputs = _read_inputs(graph, initializers)
+    if straight_through is None:
+        straight_through = loaded.straight_through if loaded else is_marked(proto)
+    outputs, values = _read_values(graph, opsets, inputs, initializers, straight_through, list_declared(proto))
+    if loaded is None:
+        check_graph(graph, opsets)  # at last, since our own errors say more
+    file = loaded.file if loaded else None
+    aliases = loaded.aliases if loaded else {}
+    if not aliases:
+        aliases = {**inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
+    if names_from is not None:
+        aliases = _name_by_module(aliases, proto, arrays, names_from)
+    model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
+                  find_libraries(proto), inferred)
+    if loaded is None and _is_old(proto):
+        for check in _UPGRADE_CHECKS:
+            check(model)
+    return model
+
+
+def _read_initializers(arrays: Mapping[str, np.ndarray], variables: Collection[str], loaded: Model | None
+                       ) -> dict[str, Value]:
+    """The initializers as constants and variables."""
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
     if loaded:  # A layer of torch holds the content of its weights itself.
         initializers |= {n: variable(n, v.dtype, v.shape) for n, v in loaded.initializers.items() if n not in arrays}
+    return initializers
+
+
+def _read_inputs(graph: onnx.GraphProto, initializers: Collection[str]) -> dict[str, Value]:
+    """The inputs of a graph that are no initializers."""
     inputs = {}
     for i in graph.input:
         if i.name not in initializers:
@@ -313,9 +342,14 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
                 raise ModelError(f"Input {i.name!r} has the element type {kind}, which is none of ONNX.")
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
-    if straight_through is None:
-        straight_through = loaded.straight_through if loaded else is_marked(proto)
-    declared = list_declared(proto)
+    return inputs
+
+
+def _read_values(
+    graph: onnx.GraphProto, opsets: Mapping[str, int], inputs: Mapping[str, Value], initializers: Mapping[str, Value],
+    straight_through: bool, declared: Mapping[str, onnx.TypeProto],
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The outputs of a graph, and all of its values."""
     opaque: dict[str, onnx.TypeProto] = {}
     for _ in range(2):  # Inference over the whole graph goes on behind opaque nodes once their types are known.
         reader = Reader(opsets, infer_types(graph, opsets, opaque), initializers, straight_through, declared=declared)
@@ -325,19 +359,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         values |= outputs
         if not (opaque := reader.opaque):
             break
-    if loaded is None:
-        check_graph(graph, opsets)  # at last, since our own errors say more
-    file = loaded.file if loaded else None
-    aliases = loaded.aliases if loaded and loaded.aliases else {
-        **inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
-    if names_from is not None:
-        aliases = _name_by_module(aliases, proto, arrays, names_from)
-    model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
-                  find_libraries(proto), inferred)
-    if loaded is None and _is_old(proto):
-        for check in _UPGRADE_CHECKS:
-            check(model)
-    return model
+    return outputs, values
 
 
 def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:

@@ -154,6 +154,13 @@ class Reader:
             inputs = _guard(node, inputs, attributes)
             if not schema.domain and (padded := read_padding(schema.name, inputs, attributes)) is not None:
                 return [self._finish(node.output[0], padded, inputs, where)]
+        results = self._apply(node, schema, inputs, attributes)
+        pairs = zip(node.output, results, strict=False)
+        return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
+
+    def _apply(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
+               attributes: Mapping[str, Any]) -> Sequence[Value]:
+        """The outputs of a node as a new one computes them."""
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         written = write_pads(_name_operator(node), inputs, attributes)
@@ -166,17 +173,10 @@ class Reader:
             results, stacks = stack_appended(applied, self.sequences, joins)
             self.sequences.update(stacks)
         elif not schema.domain:
-            parts = inputs
-            if schema.name == "SplitToSequence":
-                sizes = [None if x is None else find_constant(x) for x in inputs[1:]]
-                parts = [inputs[0], *(x if a is None else constant(a) for x, a in zip(inputs[1:], sizes, strict=True))]
-            elements = sequence_elements(schema.name, parts, attributes, self.sequences)
+            elements = sequence_elements(schema.name, _read_sizes(schema.name, inputs), attributes, self.sequences)
             if elements is not None:
                 self.sequences[applied.outputs[0]] = elements
-        if self.straight_through:
-            results = pass_straight_through(applied, self.reals)
-        pairs = zip(node.output, results, strict=False)
-        return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
+        return pass_straight_through(applied, self.reals) if self.straight_through else results
 
     def _read_opaque(self, node: NodeProto, inputs: Sequence[Value | None], where: str) -> list[Value | None]:
         """The outputs of an operator that ONNX does not know."""
@@ -262,6 +262,14 @@ class Reader:
         if op_type == "Loop":
             return widen_body(loop, [x for x in inputs[2:] if x is not None])
         return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
+
+
+def _read_sizes(op_type: str, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
+    """The inputs of a node, in which sizes to split by are constants where they are computed from constants."""
+    if op_type != "SplitToSequence":
+        return inputs
+    arrays = [None if x is None else find_constant(x) for x in inputs[1:]]
+    return [inputs[0], *(x if a is None else constant(a) for x, a in zip(inputs[1:], arrays, strict=True))]
 
 
 def _find_element(v: Value | None) -> Value | None:

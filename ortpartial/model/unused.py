@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from onnx import FunctionProto, GraphProto
 
 from .walk import bodies, walk_graphs
 
-__all__ = ["remove_unread", "remove_unused"]
+__all__ = ["remove_named", "remove_unread", "remove_unused"]
 
 
 def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -> None:
@@ -43,11 +43,25 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
             candidates.update(node.input)
             g.node.remove(node)
     for g in graphs:
-        if isinstance(g, GraphProto) and (removed := {t.name for t in g.initializer} & unread):
-            for field in ("initializer", "input"):  # An initializer that is an input, too, is its default.
-                kept = [t for t in getattr(g, field) if t.name not in removed]
-                g.ClearField(field)
-                getattr(g, field).extend(kept)
+        if isinstance(g, GraphProto):
+            removed = {t.name for t in g.initializer} & unread
+            remove_named(g.initializer, removed)
+            remove_named(g.input, removed)  # An initializer that is an input, too, is its default.
+
+
+def remove_named(messages: Any, names: Collection[str]) -> None:
+    """Remove the messages of a repeated field that have one of some names; the others are not copied.
+
+    Parameters
+    ----------
+    messages : repeated field
+        Such as the initializers of a graph; it is changed.
+    names : collection of str
+        The names.
+    """
+    for i in reversed(range(len(messages)) if names else ()):
+        if messages[i].name in names:
+            del messages[i]
 
 
 def remove_unread(container: GraphProto | FunctionProto) -> None:

@@ -286,6 +286,13 @@ def _expand_gelu(node: Node, inputs: Sequence[Any], region: Region) -> Value | N
     return x * (normal_cdf_tanh(x) if node.attribute("approximate") == "tanh" else normal_cdf(x))
 
 
+def _is_worth_moving(run: int, elements: int, is_open: bool) -> bool:
+    """Whether moving runs of elements is faster than a Transpose: with an open size, an eighth of them is enough."""
+    shortest, longest = limits().moved_run
+    least = limits().moved_elements // 8 if is_open else limits().moved_elements
+    return shortest <= run <= longest and elements >= least
+
+
 def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
     """A Transpose that swaps two blocks of axes as a move to the right over two axes, one of them of size 1.
 
@@ -306,9 +313,7 @@ def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | No
         return None
     apart = [*([leading] if leading != 1 else []), moved, 1, over, run]
     is_open = -1 in apart
-    shortest, longest = limits().moved_run
-    least = limits().moved_elements // 8 if is_open else limits().moved_elements
-    if not shortest <= run <= longest or abs(prod(apart)) < least:
+    if not _is_worth_moving(run, abs(prod(apart)), is_open):
         return None
     first = len(apart) - 4
     turned = op.Transpose(op.Reshape(x, apart), perm=[*range(first), *(first + a for a in (1, 2, 0, 3))])
