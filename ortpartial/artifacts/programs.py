@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import ConvergenceError, ModelError
 from ortpartial.graph import Node, Value, build, cast, find_inputs, rewrite, variable
 from ortpartial.model import Model, check_indices, index_ranges
@@ -118,7 +119,7 @@ def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Valu
     counters = {SEED: variable(SEED, np.int32, [2]), CALLS: variable(CALLS, np.int64, [])}
     count = 0
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         nonlocal count
         mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
         if node.domain or mode is None or mode.array is None or not mode.array.item():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.graph import to_dtype
 from ortpartial.model import check_finite
@@ -309,7 +310,7 @@ class CheckpointState:
         arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
         check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return CheckpointState, (self.to_checkpoint(),)
 
     def places(self) -> dict[Key, Tensors]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortpartial.annotations import Function
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
@@ -34,7 +35,7 @@ class Composition(Rule):
         return _through(node, ys, dys)
 
 
-def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     """Register an operator as a composition of others: its gradient is the gradient of the composition.
 
     The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or

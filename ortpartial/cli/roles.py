@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss
@@ -191,7 +192,7 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.data.values())))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.stack(list(self.data.values()), axis=1).astype(dtype)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from onnx import helper
 
+from ortpartial.annotations import ArrayLike, DTypeLike
 from ortpartial.exceptions import GraphError, NotComputedError
 
 from .casting import to_dtype
@@ -74,35 +75,35 @@ class Arithmetic(Generic[V]):
 
     # -- operators of Python
 
-    def __add__(self, other: Any) -> V:
+    def __add__(self, other: ArrayLike) -> V:
         return self._op.Add(self, other)
 
-    def __radd__(self, other: Any) -> V:
+    def __radd__(self, other: ArrayLike) -> V:
         return self._op.Add(other, self)
 
-    def __sub__(self, other: Any) -> V:
+    def __sub__(self, other: ArrayLike) -> V:
         return self._op.Sub(self, other)
 
-    def __rsub__(self, other: Any) -> V:
+    def __rsub__(self, other: ArrayLike) -> V:
         return self._op.Sub(other, self)
 
-    def __mul__(self, other: Any) -> V:
+    def __mul__(self, other: ArrayLike) -> V:
         return self._op.Mul(self, other)
 
-    def __rmul__(self, other: Any) -> V:
+    def __rmul__(self, other: ArrayLike) -> V:
         return self._op.Mul(other, self)
 
-    def __truediv__(self, other: Any) -> V:
+    def __truediv__(self, other: ArrayLike) -> V:
         return self._op.Div(self, other)
 
-    def __rtruediv__(self, other: Any) -> V:
+    def __rtruediv__(self, other: ArrayLike) -> V:
         return self._op.Div(other, self)
 
-    def __mod__(self, other: Any) -> V:
+    def __mod__(self, other: ArrayLike) -> V:
         # Mod has the sign of the dividend for floating-point numbers, numpy that of the divisor.
         return self - self // other * other if self.is_float else self._op.Mod(self, other)
 
-    def __floordiv__(self, other: Any) -> V:
+    def __floordiv__(self, other: ArrayLike) -> V:
         # Div rounds whole numbers toward 0, numpy downward.
         return self._op.Floor(self / other) if self.is_float else (self - self % other) / other
 
@@ -112,16 +113,16 @@ class Arithmetic(Generic[V]):
     def __rfloordiv__(self, other: Any) -> V:
         return self._op.Floor(other / self) if self.is_float else (other - other % self) / self
 
-    def __pow__(self, other: Any) -> V:
+    def __pow__(self, other: ArrayLike) -> V:
         return self._op.Pow(self, other)
 
-    def __rpow__(self, other: Any) -> V:
+    def __rpow__(self, other: ArrayLike) -> V:
         return self._op.Pow(other, self)
 
-    def __matmul__(self, other: Any) -> V:
+    def __matmul__(self, other: ArrayLike) -> V:
         return self._op.MatMul(self, other)
 
-    def __rmatmul__(self, other: Any) -> V:
+    def __rmatmul__(self, other: ArrayLike) -> V:
         return self._op.MatMul(other, self)
 
     def __neg__(self) -> V:
@@ -136,25 +137,25 @@ class Arithmetic(Generic[V]):
     def __round__(self) -> V:
         return self._op.Round(self)
 
-    def __gt__(self, other: Any) -> V:
+    def __gt__(self, other: ArrayLike) -> V:
         return self._op.Greater(self, other)
 
-    def __ge__(self, other: Any) -> V:
+    def __ge__(self, other: ArrayLike) -> V:
         return self._op.GreaterOrEqual(self, other)
 
-    def __lt__(self, other: Any) -> V:
+    def __lt__(self, other: ArrayLike) -> V:
         return self._op.Less(self, other)
 
-    def __le__(self, other: Any) -> V:
+    def __le__(self, other: ArrayLike) -> V:
         return self._op.LessOrEqual(self, other)
 
-    def __and__(self, other: Any) -> V:
+    def __and__(self, other: ArrayLike) -> V:
         return (self._op.And if self.dtype == bool else self._op.BitwiseAnd)(self, other)
 
-    def __or__(self, other: Any) -> V:
+    def __or__(self, other: ArrayLike) -> V:
         return (self._op.Or if self.dtype == bool else self._op.BitwiseOr)(self, other)
 
-    def __xor__(self, other: Any) -> V:
+    def __xor__(self, other: ArrayLike) -> V:
         return (self._op.Xor if self.dtype == bool else self._op.BitwiseXor)(self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
@@ -197,7 +198,7 @@ class Arithmetic(Generic[V]):
         """The number of a value of one element, as a number of Python; a NotComputedError before it is computed."""
         return self.numpy().item()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def __float__(self) -> float:
@@ -275,7 +276,7 @@ class Arithmetic(Generic[V]):
         """The nearest whole numbers, halves to the even one."""
         return self._op.Round(self)
 
-    def astype(self, dtype: Any) -> Any:
+    def astype(self, dtype: DTypeLike) -> Any:
         """The value in another dtype."""
         to = np.dtype(dtype)
         return self if self.dtype == to else self._op.Cast(self, to=helper.np_dtype_to_tensor_dtype(to))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes, DTypeLike, Reduced
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import Arithmetic, complete_arithmetic
@@ -41,7 +42,7 @@ __all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op"
 SMALL = 1024
 
 
-def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) -> Value:
+def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | None) -> Value:
     """An input of a graph.
 
     Parameters
@@ -67,7 +68,7 @@ def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) ->
     return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
 
 
-def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
+def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Value:
     """A tensor that is known when the graph is built.
 
     Parameters
@@ -158,7 +159,7 @@ def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str],
 def make_node(
     schema: defs.OpSchema | OpaqueSchema,
     arguments: Sequence[Any],
-    attributes: Mapping[str, Any],
+    attributes: Attributes,
     *,
     n_outputs: int | None = None,
     fewest: int = 1,
@@ -300,7 +301,7 @@ class Operator:
         ]
         return inspect.Signature([*inputs, *attributes])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return getattr, (self._family, self.schema.name)
 
     def __repr__(self) -> str:
@@ -349,7 +350,7 @@ class Operators:
     def __dir__(self) -> list[str]:
         return list_operators(self._domain)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> str | Reduced:
         return "op" if self is op else (Operators, (self._domain, self._opset))
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from onnx import defs
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import GraphError
 
 from .opaque_schema import OpaqueSchema
@@ -66,7 +67,7 @@ class NodeList:
         """The list alive that holds a node, or a new one."""
         return _alive.lists.get(node.serial) or cls.of(node.outputs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return _restore_nodes, ([self._describe(node) for node in self.nodes],)
 
     def _describe(self, node: Node) -> tuple[Any, ...]:

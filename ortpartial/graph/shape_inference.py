@@ -8,6 +8,8 @@ from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
 
+from ortpartial.annotations import Attributes
+
 __all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes", "name_size"]
 
 #: Defaults that inference mistakes where they are not written, in onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1.
@@ -20,7 +22,7 @@ _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME_RANK = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "MaxUnpool"})
 
 
-def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
+def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Attributes,
                outputs: Sequence[TypeProto]) -> None:
     """Set the shapes of a node's outputs that the inference of onnx 1.23.2 leaves out or gets wrong.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError
 from ortpartial.texts import printable
 
@@ -158,7 +159,7 @@ class Node(Immutable):
 
     schema: defs.OpSchema | OpaqueSchema
     inputs: tuple[Value | None, ...]
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     name: str = ""
     outputs: tuple[Value, ...] = field(default=(), init=False)
     serial: int = field(init=False)

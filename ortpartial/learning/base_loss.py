@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, variable
 
@@ -282,7 +283,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         return None
 
     def build_onnx_function(
-        self, *, dtype: Any = "float32", shape: Shape, weighted: bool | str = True
+        self, *, dtype: DTypeLike = "float32", shape: Shape, weighted: bool | str = True
     ) -> ModelProto:
         """Loss and gradient as an ONNX model: (y, t, w) -> (loss, y_grad).
 

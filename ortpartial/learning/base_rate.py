@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, cast, constant, variable
 
@@ -111,7 +112,7 @@ class BaseLearningRate(BaseLearningOnnx):
         """The step with the decay of the weight, of which there is none unless `WeightDecay` adds it."""
         return step
 
-    def step_size(self, k: Value, dtype: Any, factor: Value | float = 1.0) -> Value:
+    def step_size(self, k: Value, dtype: DTypeLike, factor: Value | float = 1.0) -> Value:
         """η(k) times the factor of a weight: a constant where both are.
 
         Parameters
@@ -197,7 +198,7 @@ class BaseLearningRate(BaseLearningOnnx):
         schedule = former.over(batches)
         return self if schedule is former else replace_settings(self, schedule=schedule)
 
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+    def build_onnx_function(self, *, dtype: DTypeLike = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: ``(w, g, k, *state) -> (w_out, *state_out)``.
 
         Parameters

@@ -469,7 +469,8 @@ def log_probabilities(p: Value, axis: int) -> Value:
     if last.is_normalized:
         return op.LogSoftmax(-op.Softplus(-z), axis=axis)
     # zₖ = log pₖ - log(1 - pₖ), and log(1 - pⱼ) = -softplus(zⱼ).
-    n = z.shape[axis] if z.shape and isinstance(z.shape[axis], int) else cast(op.Gather(op.Shape(z), axis), z)
+    size = z.shape[axis] if z.shape else None
+    n = size if isinstance(size, int) else cast(op.Gather(op.Shape(z), axis), z)
     return (z - op.ReduceSum(op.Softplus(z), [axis])) / n
 
 

@@ -166,10 +166,10 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
     """
     node = step.node
     if node is not None and node.op_type == "Mul" and node.inputs[0] is not None and node.inputs[0].rank == 0:
-        return w - (eta * node.inputs[0]) * node.inputs[1]
+        return w - (eta * node.reads[0]) * node.reads[1]
     if node is not None and node.op_type == "ScatterElements" and _adds_to_zeros(node):
         settings = {name: node.attribute(name) for name in ("axis", "reduction")}
-        return op.ScatterElements(w, node.inputs[1], -eta * node.inputs[2], **settings)
+        return op.ScatterElements(w, node.inputs[1], -eta * node.reads[2], **settings)
     # The alpha of Gemm is a float32 in the specification, too coarse for float64.
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step

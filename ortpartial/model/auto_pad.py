@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto
 
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.graph import Value, attribute_value, constant, op
 
 from .walk import walk_graphs
@@ -54,7 +55,7 @@ class _Windows:
         return (less, total - less) if self.upper else (total - less, less)
 
 
-def _read_windows(op_type: str, kernel: Sequence[Any], attributes: Mapping[str, Any]) -> _Windows | None:
+def _read_windows(op_type: str, kernel: Sequence[Any], attributes: Attributes) -> _Windows | None:
     """The windows of a node of this operator; None where it has no auto_pad SAME, or its numbers do not fit."""
     automatic = attributes.get("auto_pad") or ""
     if op_type not in _KERNELS or automatic not in ("SAME_UPPER", "SAME_LOWER"):
@@ -100,7 +101,7 @@ def _is_misread(node: NodeProto, graph: Any) -> bool:
 
 
 def write_pads(op_type: str, inputs: Sequence[Value | None],
-               attributes: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], Finish] | None:
+               attributes: Attributes) -> tuple[list[Any], dict[str, Any], Finish] | None:
     """A node with auto_pad SAME as one with pads, or behind a Pad where these depend on sizes that are not known.
 
     Parameters
@@ -166,7 +167,7 @@ def _compute_totals(x: Value, w: Value | None, windows: _Windows) -> Value:
     return op.Max(extent - strides + op.Mod(-op.Shape(x, start=2), strides), constant(0, np.int64))
 
 
-def _write_behind_pad(op_type: str, inputs: Sequence[Any], rest: dict[str, Any], before: Value,
+def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, Any], before: Value,
                       after: Value) -> tuple[list[Any], dict[str, Any], Finish]:
     """A node of which a Pad computes the first input."""
     x = inputs[0]

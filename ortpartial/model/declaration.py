@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two domains have an operator of one name
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import Value, accepted_types, attribute_value, register_schema
 
@@ -92,7 +94,7 @@ def _declared(name: str, default: Any) -> defs.OpSchema.Attribute:
     return defs.OpSchema.Attribute(name, getattr(defs.OpSchema.AttrType, kind), required=False)
 
 
-def _infer(formula: Formula, place: int | None, default: int, attributes: Mapping[str, Any], context: Any) -> None:
+def _infer(formula: Formula, place: int | None, default: int, attributes: Attributes, context: InferenceContext) -> None:
     """Infer types: the shapes are those of what the operator stands for."""
     kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
     reference = kinds[place] if place is not None and place < len(kinds) else None

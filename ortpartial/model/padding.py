@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Value, constant, op
 
 __all__ = ["read_padding"]
 
 
-def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Value | None:
+def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value | None:
     """A Pad in mode wrap that may repeat a tensor more than once, as a Gather: onnxruntime 1.19.2 reads foreign memory.
 
     Parameters

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, defs, numpy_helper
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, ModelError, OrtPartialError
 from ortpartial.graph import (
     CONTROL,
@@ -159,7 +160,7 @@ class Reader:
         return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
 
     def _apply(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
-               attributes: Mapping[str, Any]) -> Sequence[Value]:
+               attributes: Attributes) -> Sequence[Value]:
         """The outputs of a node as a new one computes them."""
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
@@ -196,7 +197,7 @@ class Reader:
         return schema_of(node.op_type, domain, self.opsets.get(node.domain, OPSET))
 
     def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
-                attributes: Mapping[str, Any]) -> list[Value | None] | None:
+                attributes: Attributes) -> list[Value | None] | None:
         """What an operator of `EXPANSIONS` computes, once it has what its schema, if there is one, asks for."""
         if (node.domain, node.op_type) not in EXPANSIONS:
             return None
@@ -217,7 +218,7 @@ class Reader:
         return outputs
 
     def _resolve(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
-                 attributes: Mapping[str, Any], values: MutableMapping[str, Value]) -> Sequence[Value] | None:
+                 attributes: Attributes, values: MutableMapping[str, Value]) -> Sequence[Value] | None:
         """The outputs of a node that need not remain: an If of a constant, an element that is known."""
         first = inputs[0] if inputs else None
         if schema.name in ("OptionalGetElement", "OptionalHasElement"):
@@ -241,13 +242,13 @@ class Reader:
         check_size(v, where)
         return v
 
-    def bodies(self, node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+    def bodies(self, node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes,
                values: MutableMapping[str, Value]) -> dict[str, Subgraph]:
         """The graphs among the attributes of a node."""
         graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
         return {name: self.body(node.op_type, graph, inputs, attributes, values) for name, graph in graphs.items()}
 
-    def body(self, op_type: str, graph: GraphProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+    def body(self, op_type: str, graph: GraphProto, inputs: Sequence[Value | None], attributes: Attributes,
              values: MutableMapping[str, Value]) -> Subgraph:
         """A graph inside a node that has these inputs; `values` holds what is around it by name."""
         names = [i.name for i in graph.input]
@@ -295,7 +296,7 @@ def _check_closed(node: NodeProto, where: str) -> None:
                              f"graph of an operator that ONNX does not know must not; make it an initializer there.")
 
 
-def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Any]:
+def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes) -> list[Any]:
     """The inputs of a node, guarded against numbers that would crash the process."""
     name = node.name or f"{node.op_type} of {node.output[0]!r}"
     with _naming_misfits(node):
@@ -348,7 +349,7 @@ def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:
     return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
 
 
-def _count_outputs(schema: defs.OpSchema, attributes: Mapping[str, Any]) -> int:
+def _count_outputs(schema: defs.OpSchema, attributes: Attributes) -> int:
     """How many outputs every node of an operator has, reached or not; 0 for a variadic one, which says it itself."""
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     if schema.name == "BatchNormalization" and not attributes.get("training_mode"):

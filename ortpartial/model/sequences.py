@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Node, Subgraph, Value, constant, make_node, op
 
 from .walk import walk_graphs
@@ -30,7 +30,7 @@ Elements = list[Value] | Stack
 Joins = list[tuple[int, bool]]
 
 
-def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: Attributes,
                       sequences: Mapping[Value, Elements]) -> Elements | None:
     """The tensors of the sequence that an operator gives, as far as they are known.
 
@@ -102,7 +102,7 @@ def _sizes(n: int | str | None, split: Value | None) -> list[int] | None:
 
 
 def read_element(op_type: str, tensors: Elements, inputs: Sequence[Value | None],
-                 attributes: Mapping[str, Any]) -> Value | None:
+                 attributes: Attributes) -> Value | None:
     """The output of an operator that reads a sequence of known tensors; None where it cannot be told.
 
     Parameters
@@ -143,7 +143,7 @@ def read_element(op_type: str, tensors: Elements, inputs: Sequence[Value | None]
 
 
 def _read_stack(op_type: str, stack: Value, inputs: Sequence[Value | None],
-                attributes: Mapping[str, Any]) -> Value | None:
+                attributes: Attributes) -> Value | None:
     """The output of an operator that reads a sequence whose tensors are stacked along the first axis."""
     if op_type == "SequenceLength":
         return op.Gather(op.Shape(stack, end=1), 0)

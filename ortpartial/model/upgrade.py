@@ -22,6 +22,7 @@ from onnx import (
     version_converter,
 )
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
@@ -215,7 +216,7 @@ class _Writer:
         self.nodes.append(helper.make_node(op_type, inputs, [name], label, **attributes))
         return name
 
-    def constant(self, array: Any, dtype: Any) -> str:
+    def constant(self, array: Any, dtype: DTypeLike) -> str:
         """A constant."""
         return self.add("Constant", value=numpy_helper.from_array(np.asarray(array, dtype)))
 

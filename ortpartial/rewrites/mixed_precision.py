@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -223,7 +224,7 @@ def all_finite(values: Sequence[Value]) -> Value:
     return op.Equal(zeros[0] if len(zeros) == 1 else op.Sum(*zeros), 0)
 
 
-def to_dtype(model: Model, dtype: Any) -> Model:
+def to_dtype(model: Model, dtype: DTypeLike) -> Model:
     """The model with all real numbers in one dtype.
 
     Parameters

@@ -7,8 +7,8 @@ gradient, then `rewrite_step`. Only the lowering to the operators of an installe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value
 from ortpartial.model import Model
 
@@ -20,7 +20,7 @@ from .train_mode import TrainingModel, to_training_mode
 __all__ = ["prepare_training", "rewrite_model", "rewrite_step"]
 
 
-def rewrite_model(model: Model, *, train_mode: bool = False, dtype: Any = None) -> Model:
+def rewrite_model(model: Model, *, train_mode: bool = False, dtype: DTypeLike | None = None) -> Model:
     """The model in another dtype and in fewer nodes, which its gradient inherits.
 
     Parameters

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, find_inputs, make_rewriter, op, topological, variable, walk_nodes
@@ -172,7 +173,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     top_level = frozenset(topological(list(model.outputs.values())))
     numbers = itertools.count()
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type == "Dropout":
             return dropout(node, inputs[0])
         return batch_norm(node, *inputs) if node.op_type == "BatchNormalization" else None

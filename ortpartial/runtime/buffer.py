@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError
 
 from .device import CPU, C, Device, DeviceName
@@ -88,7 +89,7 @@ class Buffer:
         self.array = array if self.device.shares_memory else None
 
     @classmethod
-    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: DeviceName | Device = CPU) -> Buffer:
+    def empty(cls, shape: Sequence[int], dtype: DTypeLike = np.float32, device: DeviceName | Device = CPU) -> Buffer:
         """A buffer with uninitialized content, for a result to be written to."""
         return cls(np.empty(shape, dtype), device)
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from threading import get_ident
 from typing import Any, TypeAlias
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, RuntimeMissingError
 
 __all__ = ["CPU", "Device", "DeviceName", "cores", "has_training", "import_onnxruntime", "plug_in_devices",
@@ -247,7 +248,7 @@ class Device:
         """Whether numpy arrays can be views of what is on the device."""
         return self.kind != "cuda"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return Device, (self.kind, self.index, self.stream, self.capture, self.options)
 
     @cached_property

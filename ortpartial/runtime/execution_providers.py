@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from ortpartial.annotations import DTypeLike, Reduced
 from ortpartial.exceptions import DeviceError
 
 from .device import Device, cores, import_onnxruntime, plug_in_devices, runtime_version
@@ -69,7 +70,7 @@ class NodePlacement:
         """Whether the provider runs none of the nodes."""
         return self.provider not in self.nodes and bool(self.nodes or self.reason)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return NodePlacement, (self.provider, dict(self.nodes), self.reason)
 
 
@@ -212,7 +213,7 @@ def _compute(device: Device, dtype: int, nodes: list[Any], x: np.ndarray, consta
     return np.asarray(session.run(["y"], {"x": x})[0])
 
 
-def _probe_product(device: Device, dtype: Any, tolerance: float) -> str:
+def _probe_product(device: Device, dtype: DTypeLike, tolerance: float) -> str:
     """How far a matrix product is from the exact one."""
     x = np.random.default_rng(0).normal(size=(64, 64)).astype(dtype)
     exact = x.astype(np.longdouble) @ x.astype(np.longdouble)

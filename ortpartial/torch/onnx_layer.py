@@ -13,6 +13,7 @@ import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
@@ -501,7 +502,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     return layer._pack(outputs)
 
 
-def _describe_stranger(names: Sequence[str], inputs: Sequence[Any]) -> str:
+def _describe_stranger(names: Sequence[str], inputs: Inputs) -> str:
     """Say which input is no tensor, and what to do."""
     name, t = next((n, t) for n, t in zip(names, inputs, strict=True) if not isinstance(t, torch.Tensor))
     convert = "torch.from_numpy" if isinstance(t, np.ndarray) else "torch.as_tensor"

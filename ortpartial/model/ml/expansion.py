@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
 
@@ -174,7 +175,7 @@ def expand_ml(proto: ModelProto) -> ModelProto:
 
 
 def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
-               attributes: Mapping[str, Any]) -> Sequence[Value | None] | None:
+               attributes: Attributes) -> Sequence[Value | None] | None:
     """What an operator of ai.onnx.ml computes, as an expression of standard operators.
 
     Parameters
@@ -231,7 +232,7 @@ def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
     return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
 
 
-def _read_arrays(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+def _read_arrays(node: NodeProto, operator: MlOperator, attributes: Attributes) -> dict[str, np.ndarray] | None:
     """The weights of a node, None where it is left as it is."""
     with _naming(node):
         return operator.read(attributes)
@@ -277,7 +278,7 @@ def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], 
     yield from expanded.node
 
 
-def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any],
+def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Attributes,
                   types: Mapping[str, Any]) -> tuple[list[Value], list[NodeProto]]:
     """The inputs of a node as an operator takes them, and the nodes that convert them."""
     inputs, casts, prefix = [], [], _prefix(node)
