@@ -119,7 +119,7 @@ def _read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ModelError(f"{str(beside)!r} is damaged: it is no JSON of settings.") from None
 
 
-def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str:
+def _read_method(config: Mapping[str, object], path: str | os.PathLike[str]) -> str:
     """The method of an adapter; a setting that is not supported is an error."""
     kind = str(config.get("peft_type")).upper()
     if kind not in ("LORA", "IA3"):
@@ -139,7 +139,7 @@ def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str
     return "dora" if config.get("use_dora") else "lora"
 
 
-def _check_numbers(config: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+def _check_numbers(config: Mapping[str, object], path: str | os.PathLike[str]) -> None:
     """Refuse settings of LoRA that are no numbers."""
     rank = config.get("r", 8)
     if not (isinstance(rank, int) and rank >= 1):
@@ -152,7 +152,7 @@ def _check_numbers(config: Mapping[str, Any], path: str | os.PathLike[str]) -> N
             raise ModelError(f"{str(path)!r} has {name}={config[name]!r}, where a number was expected.")
 
 
-def _group(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any],
+def _group(tensors: Mapping[str, np.ndarray], config: Mapping[str, object],
            path: str | os.PathLike[str]) -> list[PeftModule]:
     """The tensors of a file by module."""
     groups: dict[str, dict[str, np.ndarray]] = {}

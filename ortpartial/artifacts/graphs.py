@@ -167,7 +167,7 @@ def read_eval_graph(source: ModelProto | bytes | str | os.PathLike[str]) -> Mode
     return proto
 
 
-def load_lowered(graph: TrainingGraph, sizes: dict[str, tuple[int, ...]] | None = None) -> Model:
+def load_lowered(graph: TrainingGraph, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
     """The values of a gradient graph, for some sizes of inputs or for any.
 
     Parameters

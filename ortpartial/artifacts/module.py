@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ortpartial.runtime import Buffer, Device, DeviceName
 from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
 from .optimizers import OptimizerModel, read_optimizer
-from .programs import CALLS, RATE, SEED, STEP, Composition, Program, compose_training, compose_update, finish
+from .programs import CALLS, RATE, SEED, STEP, Composition, Program, Sizes, compose_training, compose_update, finish
 from .state import CheckpointState, to_array
 
 __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
@@ -129,7 +129,7 @@ class Module:
         #: Numbers that programs read, in memory that is shared with them.
         self._numbers = {RATE: Buffer(np.zeros((), np.float32)), STEP: Buffer(np.zeros((), np.int64)),
                          SEED: Buffer(seeds), CALLS: Buffer(np.zeros((), np.int64))}
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[tuple[Hashable, Hashable], Program] = {}
 
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
@@ -205,7 +205,7 @@ class Module:
 
     # Running.
 
-    def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def __call__(self, *user_inputs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute the outputs, and in training mode the gradients.
 
         Parameters
@@ -236,7 +236,7 @@ class Module:
             self._resets = False
             return results
 
-    def step(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def step(self, *user_inputs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute outputs and gradients, take a step of the optimizer, and reset the gradients, in one graph.
 
         It is what ``module(...)``, ``optimizer.step()`` and ``module.lazy_reset_grad()`` do one after the other.
@@ -274,23 +274,24 @@ class Module:
         """Let the next gradients replace those that are there."""
         self._resets = True
 
-    def _train(self, user_inputs: Sequence[Any], optimizer: OptimizerModel | None) -> Any:
+    def _train(self, user_inputs: Sequence[object], optimizer: OptimizerModel | None) -> Any:
         """Forward and backward, and a step of an optimizer where there is one."""
         feeds, accumulates = self._check(user_inputs), not self._resets
 
-        def compose(sizes: Any) -> Composition:
+        def compose(sizes: Sizes | None) -> Composition:
             return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
 
         calls = self._numbers[CALLS]
         calls.fill(calls.numpy() + 1)
         return _unpack(self._program((optimizer is not None, accumulates), feeds, compose).run(feeds))
 
-    def _program(self, kind: Any, feeds: Mapping[str, np.ndarray], compose: Callable[[Any], Composition]) -> Program:
+    def _program(self, kind: Hashable, feeds: Mapping[str, np.ndarray], compose: Callable[[Sizes | None], Composition]
+                 ) -> Program:
         """The program of a kind for the shapes of inputs, or for all shapes where there have been many."""
         shapes = tuple([a.shape for a in feeds.values()])
         if (program := self._programs.get((kind, shapes))) is None:
             many = sum(k == kind for k, _ in self._programs) >= _MAX_SHAPES
-            key = (kind, None if many else shapes)
+            key: tuple[Hashable, Hashable] = (kind, None if many else shapes)
             if (program := self._programs.get(key)) is None:
                 sizes = None if many else {n: a.shape for n, a in feeds.items()}
                 try:
@@ -301,7 +302,7 @@ class Module:
                 program = self._programs[key] = Program(composition, self.state.places(), self._numbers, self._device)
         return program
 
-    def _check(self, user_inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+    def _check(self, user_inputs: Sequence[object]) -> dict[str, np.ndarray]:
         """The inputs by name, in the dtypes of the graph."""
         names = self.input_names()
         if len(user_inputs) != len(names):
@@ -333,7 +334,7 @@ class Module:
             self._eval_values = load_model(self._eval_model())
         return self._eval_values.inputs
 
-    def _compose_evaluation(self, sizes: Any) -> Composition:
+    def _compose_evaluation(self, sizes: Sizes | None) -> Composition:
         model = load_model(self._eval_model(), batch=sizes)
         outputs = rewrite_model(model).outputs
         return finish(model.inputs, outputs, {})
@@ -370,7 +371,7 @@ class Module:
         arrays = [self.state.parameters[n].data.reshape(-1) for n in self._listed(trainable_only)]
         return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False)
 
-    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+    def copy_buffer_to_parameters(self, buffer: object, trainable_only: bool = True) -> None:
         """Set all parameters from one vector.
 
         Parameters

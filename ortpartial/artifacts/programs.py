@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from .graphs import TrainingGraph, load_lowered
 from .optimizers import OptimizerModel
 from .state import Key, Tensors
 
-__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Program", "compose_training", "compose_update",
+__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Program", "Sizes", "compose_training", "compose_update",
            "finish", "state_name"]
+
+#: The shapes of inputs by name.
+Sizes: TypeAlias = Mapping[str, Sequence[int]]
 
 #: Names that no tensor of a file has.
 RATE, STEP, SEED, CALLS = "learning_rate//", "step//", "seed//", "calls//"
@@ -113,7 +116,7 @@ class Program:
         return self._bindings[turns]
 
 
-def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Value]]:
+def read_values(graph: TrainingGraph, sizes: Sizes | None) -> tuple[Model, dict[str, Value]]:
     """The values of a gradient graph with Dropout drawn by counters, and the inputs of that."""
     model = load_lowered(graph, sizes)
     counters = {SEED: variable(SEED, np.int32, [2]), CALLS: variable(CALLS, np.int64, [])}
@@ -138,7 +141,7 @@ def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Valu
 
 
 def compose_training(
-    graph: TrainingGraph, optimizer: OptimizerModel | None, sizes: Any, *, accumulates: bool
+    graph: TrainingGraph, optimizer: OptimizerModel | None, sizes: Sizes | None, *, accumulates: bool
 ) -> Composition:
     """Forward and backward, and with an optimizer its step, as values.
 

@@ -22,7 +22,7 @@ __all__ = ["CheckpointState", "Key", "Parameter", "Parameters", "Tensors", "to_a
 Key = tuple[str, str]
 
 
-def to_array(data: Any, what: str) -> np.ndarray:
+def to_array(data: object, what: str) -> np.ndarray:
     """What a user gives as an array, a tensor of torch included."""
     if data is None:
         raise DataError(f"{what} is None; an array was expected.")
@@ -176,7 +176,7 @@ class Parameters:
         """Pairs of names and parameters."""
         return [*self]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """A parameter, or the default where there is none of the name."""
         return Parameter(name, self._state) if name in self else default
 

@@ -321,7 +321,7 @@ def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Nod
             and v not in of_the_program and not is_exported_number(v, readers[v])}
 
 
-def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
+def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], object],
             candidates: Mapping[str, list[Node]]) -> list[str]:
     """The weights that a function chooses, called once for each node that reads one."""
     shapes = {n: model.arrays[n].shape for n in candidates}

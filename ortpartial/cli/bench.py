@@ -10,6 +10,7 @@ from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model
 
+from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
 from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_losses, parse_rate
@@ -31,7 +32,7 @@ bench classifier.onnx --loss cross_entropy --engine epoch --json
 """
 
 
-def add_bench_command(commands: Any) -> None:
+def add_bench_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

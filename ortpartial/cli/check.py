@@ -11,6 +11,7 @@ from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_lo
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
 
+from .argument_types import Commands
 from .console import print_json, print_line
 from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_losses
@@ -34,7 +35,7 @@ check classifier.onnx --loss cross_entropy --engine epoch --json
 """
 
 
-def add_check_command(commands: Any) -> None:
+def add_check_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

@@ -8,6 +8,8 @@ from typing import Any
 
 from ortpartial.exceptions import RuntimeMissingError
 
+from .argument_types import Commands
+
 __all__ = ["add_completion_command"]
 
 _EXAMPLES = """\
@@ -17,7 +19,7 @@ examples:
   ortpartial completion fish | source          # in ~/.config/fish/config.fish"""
 
 
-def add_completion_command(commands: Any, program: argparse.ArgumentParser) -> None:
+def add_completion_command(commands: Commands, program: argparse.ArgumentParser) -> None:
     """Add the command to the program.
 
     Parameters

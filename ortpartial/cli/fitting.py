@@ -13,6 +13,7 @@ from typing import Any
 from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
 from ortpartial.exceptions import SettingError
 
+from .argument_types import OptionGroup
 from .console import print_error, print_json, print_line
 from .options import add_force_option, add_json_option
 
@@ -26,7 +27,7 @@ _PERIOD = 60
 LOSSES = ("loss", "validation_loss")
 
 
-def add_fitting_options(output: Any) -> None:
+def add_fitting_options(output: OptionGroup) -> None:
     """Add the options of checkpoints, and of what is printed."""
     output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
                         help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "

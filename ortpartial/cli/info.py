@@ -33,6 +33,7 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
+from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
 from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
 from .pieces import parse_rate
@@ -88,7 +89,7 @@ class Report:
         return {n: v.array.size for n, v in self.model.initializers.items() if v.is_float and v.array is not None}
 
 
-def add_info_command(commands: Any) -> None:
+def add_info_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from onnx import ModelProto
 
@@ -19,6 +18,7 @@ from ortpartial.learning import NextTokenLearningLoss
 from ortpartial.model import read, read_adapter, write_files
 from ortpartial.runtime import check_adapter_files
 
+from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
@@ -68,7 +68,7 @@ lora base/model.onnx data.jsonl --target attention \\
 """
 
 
-def add_lora_command(commands: Any) -> None:
+def add_lora_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

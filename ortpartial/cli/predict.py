@@ -28,6 +28,7 @@ from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 from ortpartial.training_info import TABLES, count_rows, write_table
 
+from .argument_types import Commands
 from .console import format_table, paint, print_json, print_line
 from .losses import choose_losses
 from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
@@ -58,7 +59,7 @@ evaluate model.onnx data.csv --target y --loss absolute
 """
 
 
-def add_predict_command(commands: Any) -> None:
+def add_predict_command(commands: Commands) -> None:
     """Add `predict` to the program.
 
     Parameters
@@ -77,7 +78,7 @@ def add_predict_command(commands: Any) -> None:
     add_json_option(command, "print one line of JSON that says what was written")
 
 
-def add_evaluate_command(commands: Any) -> None:
+def add_evaluate_command(commands: Commands) -> None:
     """Add `evaluate` to the program.
 
     Parameters

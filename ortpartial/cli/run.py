@@ -15,6 +15,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.model import write
 from ortpartial.training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
+from .argument_types import Commands
 from .console import print_json, print_line
 from .interruption import Interruption
 from .options import add_command, add_json_option, check_output
@@ -32,7 +33,7 @@ run training.onnx data.npz --validation 0.1 --dry-run
 """
 
 
-def add_run_command(commands: Any) -> None:
+def add_run_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

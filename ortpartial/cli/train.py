@@ -18,6 +18,7 @@ from ortpartial.graph import find_inputs
 from ortpartial.model import Model, write
 from ortpartial.plots import plot_losses, save_figure
 
+from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
@@ -68,7 +69,7 @@ train classifier.onnx animals.csv --target kind \\
 """
 
 
-def add_train_command(commands: Any) -> None:
+def add_train_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

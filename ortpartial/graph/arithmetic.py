@@ -107,7 +107,7 @@ class Arithmetic(Generic[V]):
         # Div rounds whole numbers toward 0, numpy downward.
         return self._op.Floor(self / other) if self.is_float else (self - self % other) / other
 
-    def __rmod__(self, other: Any) -> V:
+    def __rmod__(self, other: object) -> V:
         return other - other // self * self if self.is_float else self._op.Mod(other, self)
 
     def __rfloordiv__(self, other: Any) -> V:
@@ -163,7 +163,7 @@ class Arithmetic(Generic[V]):
     def __invert__(self) -> V:
         return (self._op.Not if self.dtype == bool else self._op.BitwiseNot)(self)
 
-    def __getitem__(self, key: Any) -> V:
+    def __getitem__(self, key: object) -> V:
         return self._index(key)
 
     def __iter__(self) -> Iterator[V]:
@@ -268,7 +268,7 @@ class Arithmetic(Generic[V]):
         x = self.flatten() if axis is None else self
         return self._op.ArgMin(x, axis=axis or 0, keepdims=int(keepdims))
 
-    def clip(self, min: Any = None, max: Any = None) -> V:
+    def clip(self, min: object = None, max: object = None) -> V:
         """The value within bounds."""
         return self._op.Clip(self, min, max)
 
@@ -281,7 +281,7 @@ class Arithmetic(Generic[V]):
         to = np.dtype(dtype)
         return self if self.dtype == to else self._op.Cast(self, to=helper.np_dtype_to_tensor_dtype(to))
 
-    def reshape(self, *shape: Any) -> V:
+    def reshape(self, *shape: object) -> V:
         """The elements in another shape: sizes, of which one may be -1, or a value that holds them.
 
         A symbolic size of this value, by its name, is the size that it has when the graph is run.
@@ -327,7 +327,7 @@ class Arithmetic(Generic[V]):
 
     # -- functions of numpy
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> V:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **settings: object) -> V:
         """numpy calls this for np.exp(x) and for array * x."""
         name, formula = _UFUNCS.get(ufunc.__name__, ""), _FUNCTIONS.get(ufunc.__name__)
         if not (name or formula) or method != "__call__" or settings:
@@ -355,19 +355,19 @@ class Arithmetic(Generic[V]):
         return method(*args, **kwargs) if callable(method) else getattr(args[0], name)
 
 
-def complete_arithmetic(**parts: Any) -> None:
+def complete_arithmetic(**parts: object) -> None:
     """Set a part of `Arithmetic` that is itself written with values: `op`, `index` or `find_numbers`."""
     for name, part in parts.items():
         setattr(Arithmetic, f"_{name}", part)
 
 
-def join_sizes(x: Arithmetic[V], sizes: Sequence[Any]) -> V | np.ndarray:
+def join_sizes(x: Arithmetic[V], sizes: Sequence[object]) -> V | np.ndarray:
     """Sizes of a value, or ends of its slices, as one vector: whole numbers, and values of one."""
     if real := [n for n in sizes if isinstance(n, Arithmetic) and n.is_float]:
         raise GraphError(f"{real[0]!r} is no whole number, as a size or the end of a slice is; convert it, such as "
                          f"by astype('int64').")
 
-    def to_whole(numbers: Sequence[Any]) -> np.ndarray:
+    def to_whole(numbers: Sequence[object]) -> np.ndarray:
         return to_dtype(numbers, np.int64, f"A size for {x!r}", GraphError, counts=True)
 
     if not any(isinstance(n, Arithmetic) for n in sizes):

@@ -143,7 +143,7 @@ class _Names:
                 self.taken.add(name)
                 return name
 
-    def constant(self, v: Value, identity: Any) -> str:
+    def constant(self, v: Value, identity: object) -> str:
         """The name of a constant, which becomes an initializer the first time."""
         if identity not in self.by_content:
             assert v.array is not None
@@ -239,7 +239,7 @@ class _Graph:
         stops = cut if body.inputs else self.stops
         return _Graph(self.shared, cut, _order(body.outputs, stops, body.own), self, stops)
 
-    def _structure(self, body: Subgraph, bound: Mapping[Value, Any]) -> Any:
+    def _structure(self, body: Subgraph, bound: Mapping[Value, object]) -> Any:
         """A key that is equal for equal bodies: the same nodes in the same order, of the same captured values."""
         numbers = dict(bound)
         for v in body.inputs:

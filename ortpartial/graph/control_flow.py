@@ -15,7 +15,7 @@ from .walk import walk_nodes
 __all__ = ["body_inputs", "cond", "loop", "scan", "walk_nodes", "widen_body"]
 
 
-def cond(condition: Value, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+def cond(condition: Value, then: Callable[[], object], otherwise: Callable[[], object]) -> Any:
     """If: the value of `then` where a condition holds, else that of `otherwise`.
 
     Parameters
@@ -82,7 +82,7 @@ def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None
     return op.Loop(trips, going, *start, body=widen_body(write_body, start))
 
 
-def _check_callable(call: str, function: Any) -> None:
+def _check_callable(call: str, function: object) -> None:
     """Refuse a call in which the function does not come first."""
     if not callable(function):
         raise GraphError(f"{call} takes a function first, and was given {function!r} in its place.")
@@ -112,7 +112,7 @@ def widen_body(write_body: Callable[[Sequence[Value]], Subgraph], start: Sequenc
         carried = wider
 
 
-def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse: bool = False) -> Any:
+def scan(function: Callable[..., object], init: Any = (), xs: Any = (), *, reverse: bool = False) -> Any:
     """Scan: apply a function to the slices of sequences, each time with the states that it gave before.
 
     Parameters

@@ -82,7 +82,7 @@ def register_evaluator(evaluator: Evaluator) -> None:
     _EVALUATORS.append(evaluator)
 
 
-def with_numbers(value: Value, numbers: Any) -> Value:
+def with_numbers(value: Value, numbers: object) -> Value:
     """An input that holds numbers, for eager evaluation.
 
     It is no constant: a gradient goes to it, and `build` takes it among the inputs.
@@ -174,7 +174,7 @@ def _is_deferred(v: Value) -> bool:
     return results is not None and results.is_deferred and not results.numbers
 
 
-def _with_shape(y: Value, numbers: Any) -> Value:
+def _with_shape(y: Value, numbers: object) -> Value:
     """An output with the shape of its numbers."""
     if not isinstance(numbers, np.ndarray) or y.is_static:
         return y

@@ -15,10 +15,10 @@ else:
     class cached_property:
         """functools.cached_property without the lock that it takes before Python 3.12: values are made by thousands."""
 
-        def __init__(self, function: Callable[[Any], Any]):
+        def __init__(self, function: Callable[[object], object]):
             self.function, self.__doc__ = function, function.__doc__
 
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
+        def __get__(self, instance: object, owner: object = None) -> Any:
             if instance is None:
                 return self
             value = instance.__dict__[self.function.__name__] = self.function(instance)
@@ -31,5 +31,5 @@ class Immutable:
     def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self

@@ -20,7 +20,7 @@ __all__ = ["index"]
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
-def index(x: Value, key: Any) -> Value:
+def index(x: Value, key: object) -> Value:
     """x[key], as numpy defines it.
 
     Parameters
@@ -69,7 +69,7 @@ def _take(x: Value, indices: Mapping[int, Any]) -> Value:
     return x
 
 
-def _convert(x: Value, key: Any) -> Any:
+def _convert(x: Value, key: object) -> Any:
     """An index as an int, a slice of whole numbers, None, Ellipsis, an array or a Value."""
     if key is None or key is Ellipsis:
         return key
@@ -119,7 +119,7 @@ def _expand(x: Value, keys: Sequence[Any]) -> list[Any]:
     return expanded
 
 
-def _is_mask(key: Any) -> bool:
+def _is_mask(key: object) -> bool:
     return isinstance(key, (np.ndarray, Value)) and key.dtype == bool
 
 

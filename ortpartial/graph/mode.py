@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ MODE = _Mode()
 
 
 @contextmanager
-def switched(**settings: Any) -> Iterator[None]:
+def switched(**settings: object) -> Iterator[None]:
     """The mode of this thread with other settings."""
     former = {name: getattr(MODE, name) for name in settings}
     MODE.__dict__.update(settings)

@@ -106,7 +106,7 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
     return Value(tensor_type, array=array, hint=hint)
 
 
-def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
+def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -> tuple[Value | None, ...]:
     """Arguments as values: numbers become constants of the dtype that the schema's type variable is bound to.
 
     A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
@@ -130,7 +130,7 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> t
             return bound[type_str] if type_str in bound else np_dtype(next(iter(types)))
         return first if first is not None and onnx_type(first) in types else None
 
-    def coerce(i: int, a: Any) -> Value | None:
+    def coerce(i: int, a: object) -> Value | None:
         if a is None or isinstance(a, Value):
             return a
         p, types = parameter(schema, i), accepted_types(schema, i)
@@ -145,7 +145,7 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> t
     return tuple(coerce(i, a) for i, a in enumerate(arguments))
 
 
-def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
+def _coerce_numbers(numbers: object, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
     """Numbers as a constant of this dtype or, without one, of their own or of int64, as an input accepts it."""
     array = np.asarray(numbers)
     if array.dtype.kind in "USmM" or (array.dtype == object and not all(isinstance(n, Number) for n in array.flat)):
@@ -158,7 +158,7 @@ def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str],
 
 def make_node(
     schema: defs.OpSchema | OpaqueSchema,
-    arguments: Sequence[Any],
+    arguments: Sequence[object],
     attributes: Attributes,
     *,
     n_outputs: int | None = None,
@@ -275,7 +275,7 @@ class Operator:
         self.schema, self._family = schema, family
         self.__name__, self.__doc__ = schema.name, schema.doc
 
-    def __call__(self, *arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Value:
+    def __call__(self, *arguments: object, n_outputs: int | None = None, **attributes: object) -> Value:
         # Typed for editors as the value that most operators return.
         schema = self.schema
         node = make_node(schema, arguments, attributes, n_outputs=n_outputs)

@@ -96,7 +96,7 @@ class NodeList:
         return v if v is None or v.node is None else _reference(v, self._place(v.node), self.refer(v.inner))
 
 
-def _reference(v: Value, place: Any, inner: Any) -> tuple[Any, ...]:
+def _reference(v: Value, place: object, inner: object) -> tuple[Any, ...]:
     """A value as an output of the node at a place; what differs from that output is added."""
     if v.node is not None and v.inner is None and v is v.node.outputs[v.index]:
         return place, v.index
@@ -135,7 +135,7 @@ def _find(place: Any, nodes: NodeList) -> Node:
     return other.nodes[position]
 
 
-def _resolve(reference: Any, nodes: NodeList) -> Any:
+def _resolve(reference: object, nodes: NodeList) -> Any:
     """The value of a reference."""
     if not isinstance(reference, tuple):
         return reference

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
+from onnx.shape_inference import InferenceContext
 
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
@@ -35,7 +36,7 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
         raise error from None
 
 
-def register_schema(schema: defs.OpSchema, infer: Callable[[Any], None]) -> None:
+def register_schema(schema: defs.OpSchema, infer: Callable[[InferenceContext], None]) -> None:
     """Register the schema of an operator and its type inference, a function of the context of onnx's.
 
     Before 1.23, onnx frees the function after Python has ended and crashes, so that the schema leaves before.
@@ -135,7 +136,7 @@ def onnx_type(dtype: np.dtype) -> str:
     return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name) })"
 
 
-def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any], where: str) -> None:
+def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object], where: str) -> None:
     """Refuse too few or too many inputs, and the lack of a required one."""
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")

@@ -229,7 +229,7 @@ class Node(Immutable):
             return []
         return [self._proto(k, v) for k, v in sorted(self.attributes.items()) if not isinstance(v, Subgraph)]
 
-    def _proto(self, name: str, value: Any) -> AttributeProto:
+    def _proto(self, name: str, value: object) -> AttributeProto:
         """An attribute as ONNX stores it."""
         kind = self.schema.attributes[name].type
         stored = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value

@@ -38,13 +38,13 @@ _TAKEN = frozenset({
 
 
 def export_c(
-    training: Any,
+    training: object,
     folder: str | os.PathLike[str],
     batch_size: int | None = None,
     name: str = "training",
     *,
     weighted: bool | str = False,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, object] | None = None,
 ) -> dict[str, Path]:
     """Write a training in C: a step with gradient and optimizer, for a program or a device without onnxruntime.
 
@@ -183,7 +183,7 @@ def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     return proto
 
 
-def _choose_size(training: Any, session: TrainingSession, batch_size: int | None) -> int:
+def _choose_size(training: object, session: TrainingSession, batch_size: int | None) -> int:
     """The number of rows of a batch."""
     declared = session.batch_size
     if batch_size is None:
@@ -209,7 +209,7 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
 
 
 def _train(
-    proto: ModelProto, step: NativeStep, loss: str, data: Mapping[str, Any] | None
+    proto: ModelProto, step: NativeStep, loss: str, data: Mapping[str, object] | None
 ) -> tuple[list[dict[str, np.ndarray]], list[float]]:
     """The batches of the test program, and the loss of each before its step."""
     count = max(2, min(_STEPS, _NUMBERS // (step.batch * sum(f.size for f in step.rows) or 1)))
@@ -237,7 +237,7 @@ def _draw(step: NativeStep, count: int, low: float, ranges: Mapping[str, Range])
     return rows
 
 
-def _cut(step: NativeStep, data: Mapping[str, Any], count: int) -> Iterator[dict[str, np.ndarray]]:
+def _cut(step: NativeStep, data: Mapping[str, object], count: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches of these rows, so many at most."""
     arrays = {}
     for f in step.rows:

@@ -12,7 +12,7 @@ from ortpartial.exceptions import DataError, SettingError
 __all__ = ["check_mapping", "check_whole", "to_array"]
 
 
-def check_whole(name: str, number: Any, low: int, high: int | None = None) -> int:
+def check_whole(name: str, number: object, low: int, high: int | None = None) -> int:
     """Check that a setting is a whole number within a range.
 
     Parameters
@@ -40,7 +40,7 @@ def check_whole(name: str, number: Any, low: int, high: int | None = None) -> in
     return int(number)
 
 
-def check_mapping(data: Any) -> Mapping[str, Any]:
+def check_mapping(data: object) -> Mapping[str, Any]:
     """Check that data are arrays by name.
 
     Parameters
@@ -62,7 +62,7 @@ def check_mapping(data: Any) -> Mapping[str, Any]:
     return data
 
 
-def to_array(name: str, data: Any) -> np.ndarray:
+def to_array(name: str, data: object) -> np.ndarray:
     """The array of an input.
 
     Parameters

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, load_model_from_string
@@ -70,7 +69,7 @@ class TrainingKit:
         self.state, self.steps_taken = read_state(self.folder / Manifest.STATE, self.manifest.state)
         self._sessions: dict[str, Session] = {}
 
-    def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def step(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """Train on a batch.
 
         Parameters
@@ -97,9 +96,9 @@ class TrainingKit:
             raise DataError("The batch has no rows.")
         return self._step(arrays, self._open(rows))
 
-    def train(self, data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+    def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
-              on_step: Callable[[int, float], Any] | None = None) -> np.ndarray:
+              on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
         Every runner takes the same rows: those of step k, counted from 0 since the kit was exported, are batch
@@ -209,7 +208,7 @@ class TrainingKit:
             self._sessions[file] = session
         return self._sessions[file]
 
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _check(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """The inputs as arrays, in the order of bindings, each with as many rows."""
         arrays = {}
         for tensor in self.manifest.inputs:
@@ -245,7 +244,7 @@ class TrainingKit:
                 f"steps taken>")
 
 
-def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu") -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 

@@ -68,7 +68,7 @@ class BaseLearningRate(BaseLearningOnnx):
     state: ClassVar[tuple[str, ...]] = ()
     elementwise: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         cls.elementwise = vars(cls).get("elementwise", False)  # It may be computed otherwise than in the base class.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -125,6 +125,6 @@ def resolve_clipping(clipping: GradientClipping | float | None) -> GradientClipp
                        f"GradientClipping(value=0.5), not {_describe(clipping)}.")
 
 
-def _describe(choice: Any) -> str:
+def _describe(choice: object) -> str:
     """A setting as it is written; a class by its name."""
     return choice.__name__ if isinstance(choice, type) else repr(choice)

@@ -488,12 +488,12 @@ def class_indices(y: Value, axis: int) -> Value:
     return op.Unsqueeze(labels, list(range(1, inner + 1))) if inner else labels
 
 
-def weigh(costs: Value, factor: Any) -> Value:
+def weigh(costs: Value, factor: object) -> Value:
     """Costs times a number, or an array of them along their last axis; themselves where that is 1."""
     return costs if np.all(factor == 1) else costs * constant(np.asarray(factor, costs.dtype))
 
 
-def check_factors(piece: Any, name: str) -> float | tuple[float, ...] | None:
+def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
     """A setting that is a number, or an array of them, at least 0: as one that can be hashed."""
     setting = getattr(piece, name)
     if setting is None:

@@ -47,7 +47,7 @@ class Piece(NamedSettings, metaclass=PieceType):
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown.items() if n not in hidden)})"
 
 
-def is_settled(piece: Any) -> bool:
+def is_settled(piece: object) -> bool:
     """Whether a piece never changes: one of the library, of numbers and strings.
 
     Parameters
@@ -73,7 +73,7 @@ def is_settled(piece: Any) -> bool:
         map(is_settled, vars(piece).values()))
 
 
-def list_settings(piece: Any) -> dict[str, Any]:
+def list_settings(piece: object) -> dict[str, Any]:
     """List the arguments of the constructor of a piece, or of a dataclass, as its attributes hold them.
 
     Parameters
@@ -113,12 +113,12 @@ def _list_arguments(piece: Piece) -> list[str]:
     return names
 
 
-def _list_fields(piece: Any) -> Sequence[dataclasses.Field[Any]]:
+def _list_fields(piece: object) -> Sequence[dataclasses.Field[Any]]:
     """The fields of an object whose class, or a base of it, is a dataclass."""
     return dataclasses.fields(piece) if dataclasses.is_dataclass(piece) else ()
 
 
-def replace_settings(piece: Instance, **changes: Any) -> Instance:
+def replace_settings(piece: Instance, **changes: object) -> Instance:
     """Copy a piece with other settings, as `dataclasses.replace` does.
 
     Parameters

@@ -36,18 +36,18 @@ class PieceType(ABCMeta):
     dataclasses.FrozenInstanceError: Half is immutable, ... as set_params(learning_loss__factor=1.0) does.
     """
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> PieceType:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, object], **settings: object) -> PieceType:
         cls = super().__new__(mcs, name, bases, namespace, **settings)
         for method in ("__eq__", "__hash__", "__repr__"):
             if method not in vars(cls):
                 type.__setattr__(cls, method, getattr(cls, method))
         return cls
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         super().__setattr__(name, _refuse_assignment if name == "__setattr__" else value)
 
 
-def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
+def _refuse_assignment(piece: Any, name: str, value: object) -> None:
     """``__setattr__`` of a piece whose class is a frozen dataclass, or of one that is derived from such a class."""
     parameters = vars(type(piece)).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
@@ -68,7 +68,7 @@ def _to_float(value: Any) -> float:
 
 
 def check_number(
-    piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
+    piece: object, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
     high: float | None = None
 ) -> None:
     """Check that settings are finite numbers in a range, and convert them to Python floats.
@@ -101,7 +101,7 @@ def check_number(
                            f"{' ' + expected if expected else ''} was expected.")
 
 
-def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
+def check_integer(piece: object, *names: str, low: int | None = None) -> None:
     """Check that settings are integers, of at least `low` if that is not None, and convert them to Python integers.
 
     Parameters
@@ -129,7 +129,7 @@ def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
         object.__setattr__(piece, name, int(value))
 
 
-def resolve_piece(kind: type, choice: Any, table: Mapping[str, type]) -> Any:
+def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     """The loss, penalty, optimizer or schedule for an object, a class or a name.
 
     Parameters

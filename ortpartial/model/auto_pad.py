@@ -55,7 +55,7 @@ class _Windows:
         return (less, total - less) if self.upper else (total - less, less)
 
 
-def _read_windows(op_type: str, kernel: Sequence[Any], attributes: Attributes) -> _Windows | None:
+def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes) -> _Windows | None:
     """The windows of a node of this operator; None where it has no auto_pad SAME, or its numbers do not fit."""
     automatic = attributes.get("auto_pad") or ""
     if op_type not in _KERNELS or automatic not in ("SAME_UPPER", "SAME_LOWER"):
@@ -167,7 +167,7 @@ def _compute_totals(x: Value, w: Value | None, windows: _Windows) -> Value:
     return op.Max(extent - strides + op.Mod(-op.Shape(x, start=2), strides), constant(0, np.int64))
 
 
-def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, Any], before: Value,
+def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, object], before: Value,
                       after: Value) -> tuple[list[Any], dict[str, Any], Finish]:
     """A node of which a Pad computes the first input."""
     x = inputs[0]

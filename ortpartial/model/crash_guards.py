@@ -56,7 +56,7 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Attribu
         raise ModelError(f"{where} {reason}")
 
 
-def _select(attributes: Attributes, check: Callable[..., Any]) -> dict[str, Any]:
+def _select(attributes: Attributes, check: Callable[..., object]) -> dict[str, Any]:
     """The attributes that a check has parameters for."""
     names = check.__kwdefaults__ or {}
     return {n: attributes[n] for n in names if n in attributes}

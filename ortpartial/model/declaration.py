@@ -28,7 +28,7 @@ _TYPES = sorted(accepted_types(defs.get_schema("Identity"), 0))
 
 
 def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
-            **attributes: Any) -> Callable[[Formula], Formula]:
+            **attributes: object) -> Callable[[Formula], Formula]:
     """Declare an operator: its schema, its type inference, and what it stands for.
 
     Parameters
@@ -57,7 +57,8 @@ def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
     return register
 
 
-def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Any], None], **attributes: Any) -> None:
+def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[InferenceContext], None],
+                   **attributes: object) -> None:
     """Declare the schema of an operator, whose inputs and outputs have a type of their own each.
 
     Parameters
@@ -87,14 +88,15 @@ def _formal(name: str) -> defs.OpSchema.FormalParameter:
                                          is_homogeneous=not name.endswith("*"))
 
 
-def _declared(name: str, default: Any) -> defs.OpSchema.Attribute:
+def _declared(name: str, default: object) -> defs.OpSchema.Attribute:
     if default not in _KINDS:
         return defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
     kind = AttributeProto.AttributeType.Name(_KINDS[default])
     return defs.OpSchema.Attribute(name, getattr(defs.OpSchema.AttrType, kind), required=False)
 
 
-def _infer(formula: Formula, place: int | None, default: int, attributes: Attributes, context: InferenceContext) -> None:
+def _infer(formula: Formula, place: int | None, default: int, attributes: Attributes, context: InferenceContext
+           ) -> None:
     """Infer types: the shapes are those of what the operator stands for."""
     kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
     reference = kinds[place] if place is not None and place < len(kinds) else None

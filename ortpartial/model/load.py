@@ -118,7 +118,7 @@ class Model(Immutable):
         # One list of all nodes comes first, for the values to refer to.
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update({"ties": Ties(), **{n: v for n, v in state.items() if n != "nodes"}})
         register_libraries(self.proto, self.custom_ops_library)
 
@@ -221,7 +221,7 @@ def read_marked(model: Model) -> ModelProto:
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None, names_from: Any = None, ties: str = "infer",
+         straight_through: bool | None = None, names_from: object = None, ties: str = "infer",
          folder: str | os.PathLike[str] | None = None,
          custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
@@ -381,7 +381,7 @@ def _name_outputs(names: Sequence[str], taken: Collection[str]) -> list[str]:
     return list(distinct)
 
 
-def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: Any
+def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: object
                     ) -> dict[str, Alias]:
     """Aliases, of which those of a module come first, by content and then by scope."""
     names = {**find_names_by_scope(proto.graph, arrays, module), **find_module_names(arrays, module)}

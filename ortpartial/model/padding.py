@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Attri
     return x
 
 
-def _is_short(size: Any, before: int, behind: int) -> bool:
+def _is_short(size: object, before: int, behind: int) -> bool:
     """Whether pads of an axis repeat no element twice."""
     if not isinstance(size, int):
         return not before and not behind

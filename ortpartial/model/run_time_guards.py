@@ -272,7 +272,7 @@ def _guard_cache(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     yield 5, _is_outside(lengths, op.Cast(total, to=TensorProto.INT64)), "has seqlens_k that are out of range"
 
 
-def _count_positions(x: Value, positions: Value, table: Value, *_: Any, **__: Any) -> Value | None:
+def _count_positions(x: Value, positions: Value, table: Value, *_: object, **__: object) -> Value | None:
     """The positions of a table of angles that the first of some tokens may have, or each of them."""
     if positions.shape is None or x.shape is None:
         return None
@@ -280,7 +280,7 @@ def _count_positions(x: Value, positions: Value, table: Value, *_: Any, **__: An
     return rows if len(positions.shape) == 2 else rows - _size(x, len(x.shape) - 2) + 1
 
 
-def _count_blocks(*_: Any, K: int = 0, block_size: int = 1, **__: Any) -> Value:
+def _count_blocks(*_: object, K: int = 0, block_size: int = 1, **__: object) -> Value:
     return constant(-(-K // block_size))
 
 

@@ -49,7 +49,7 @@ def translates(*operators: str, domain: str = "") -> Callable[[Callable[[Transla
         A decorator.
     """
 
-    def register(function: Callable[[Translator, Node], Any]) -> Callable[[Translator, Node], Any]:
+    def register(function: Callable[[Translator, Node], object]) -> Callable[[Translator, Node], Any]:
         TRANSLATORS.update({(domain, name): function for name in operators})
         return function
 

@@ -281,7 +281,7 @@ def _copy_node(node: Node, inputs: Sequence[Value | None], kind: int | None) -> 
                      hints=[y.hint for y in node.outputs])
 
 
-def _cast_attribute(node: Node, name: str, value: Any, kind: int) -> Any:
+def _cast_attribute(node: Node, name: str, value: object, kind: int) -> Any:
     """An attribute with another element type, where it is the dtype of an output or holds its elements."""
     if name in ("to", "dtype") and value in FLOATS:
         return kind

@@ -219,7 +219,7 @@ def _rowwise(node: Node, inputs: Inputs, views: Views) -> list[View] | None:
     return [View(_reshape_value(y, [*leading, y.shape[-1]]), axes) for y in outputs]
 
 
-def _apply(node: Node, inputs: Inputs, **settings: Any) -> Sequence[Any]:
+def _apply(node: Node, inputs: Inputs, **settings: object) -> Sequence[Any]:
     """The outputs of the node's operator for other inputs."""
     return make_node(node.schema, inputs, {**node.attributes, **settings}, n_outputs=len(node.outputs)).outputs
 

@@ -75,7 +75,7 @@ class _NoFrontEnd:
     def __init__(self) -> None:
         self._thread = get_ident()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Find nothing, and let no other finder look for the front end."""
         if name == "onnxruntime.training" and get_ident() == self._thread:
             raise ModuleNotFoundError(name, name=name)
@@ -277,7 +277,7 @@ class Device:
         return [(_PROVIDERS[self.kind], options), cpu]
 
 
-def _read_name(device: Any) -> tuple[str, dict[str, str]]:
+def _read_name(device: object) -> tuple[str, dict[str, str]]:
     """The name of a device, and the options that are part of the name or beside it."""
     pair = tuple(device) if isinstance(device, (tuple, list)) else (device, {})
     if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):

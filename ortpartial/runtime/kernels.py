@@ -103,7 +103,7 @@ def _guard(model: ModelProto) -> ModelProto:
     return build(loaded.inputs, loaded.outputs, name=model.graph.name)
 
 
-def _find_session(key: Any) -> Session | None:
+def _find_session(key: object) -> Session | None:
     """The session of this key, which is then the one used last."""
     with _lock:
         if key in _SESSIONS:

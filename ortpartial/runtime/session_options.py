@@ -17,6 +17,7 @@ from ortpartial.model import find_libraries, walk_graphs
 from ortpartial.rewrites import is_selected
 
 from .device import C, cores
+from .ort_types import SessionOptions
 
 __all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
 
@@ -37,7 +38,7 @@ _SPIN = "40"
 
 
 def session_options(threads: int | None, graph: GraphProto | None = None, *, memory_pattern: bool = True,
-                    low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> Any:
+                    low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> SessionOptions:
     """Session options that log no errors, as they are raised, and start no thread pool for one thread.
 
     Nodes run in the order of the graph, in which a gradient is used right after it is computed. By default onnxruntime
@@ -91,7 +92,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     return options
 
 
-def register_custom_ops(options: Any, model: ModelProto | bytes) -> None:
+def register_custom_ops(options: SessionOptions, model: ModelProto | bytes) -> None:
     """Add the libraries that have the custom operators of a model to session options.
 
     Parameters

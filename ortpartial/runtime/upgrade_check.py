@@ -20,6 +20,7 @@ from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check
 from .device import C, import_onnxruntime
 from .errors import clean_message
 from .interrupt import Interrupt
+from .ort_types import SessionOptions
 from .session import Session
 from .session_options import register_custom_ops, session_options
 
@@ -216,7 +217,7 @@ class _Comparison:
         except OrtPartialError:
             return {}
 
-    def _describe(self, node: NodeProto, name: str, found: Any, expected: Any) -> str:
+    def _describe(self, node: NodeProto, name: str, found: object, expected: object) -> str:
         return (f"Node {node.name or '(unnamed)'} ({node.op_type}, output {name!r}) computes something else at opset "
                 f"{OPSET} than at opset {self._version}, that of the file: its output differs by "
                 f"{_difference(found, expected):.3g}. Export the model at opset {OPSET} or later, and report the node.")
@@ -232,7 +233,7 @@ class _Comparison:
             return session.run(feeds, interrupt.options)
 
 
-def _plain_options() -> Any:
+def _plain_options() -> SessionOptions:
     """Options of a session that runs once, on one thread."""
     options = session_options(1, memory_pattern=False)
     options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -269,7 +270,7 @@ def _draw(rng: np.random.Generator, v: Value, shape: list[int], largest: int) ->
     return rng.integers(0, largest, shape, endpoint=True).astype(v.dtype)
 
 
-def _is_close(found: Any, expected: Any) -> bool:
+def _is_close(found: object, expected: object) -> bool:
     """Whether two tensors are equal but for rounding."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.dtype != expected.dtype or found.shape != expected.shape or found.dtype.kind in "OUSb":
@@ -280,7 +281,7 @@ def _is_close(found: Any, expected: Any) -> bool:
     return _difference(found, expected) <= tolerance * largest
 
 
-def _difference(found: Any, expected: Any) -> float:
+def _difference(found: object, expected: object) -> float:
     """The largest difference of two tensors; infinite for other shapes, texts, and numbers of which one is none."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape or expected.dtype.kind in "OUS":

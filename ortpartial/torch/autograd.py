@@ -323,7 +323,7 @@ class _StepGradient:
         del tensors[self.count :]
         return tensors, kept, [y.shape for y in tensors] if self.count > 1 else None
 
-    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: object
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         present = tuple([i for i, _ in self.seeds if dys[i] is not None])

@@ -139,7 +139,7 @@ def _compile(key: str, training: bool) -> CompiledLayer:
     return find_layer(key).compile_form(training=training)
 
 
-def _needs(leaves: Sequence[Any], wanted: Sequence[int]) -> tuple[bool, ...]:
+def _needs(leaves: Sequence[object], wanted: Sequence[int]) -> tuple[bool, ...]:
     return tuple([i in wanted for i in range(len(leaves))])
 
 
@@ -183,7 +183,7 @@ def _(leaves: list[torch.Tensor], layer: str, training: bool, wanted: list[int])
     return [_fake(v, sizes, leaves[0].device) for v in values.values()]
 
 
-def _fake(value: Value, sizes: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+def _fake(value: Value, sizes: Mapping[str, object], device: torch.device) -> torch.Tensor:
     """An empty tensor of the shape that a value has for given sizes of the symbolic dimensions."""
     if value.shape is None:
         raise ModelError(f"The rank of {value!r} is not known, without which a layer cannot be compiled; declare the "

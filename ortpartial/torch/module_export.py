@@ -31,7 +31,7 @@ _OPSET = 18
 
 
 def export(
-    module: torch.nn.Module, *example: Any,
+    module: torch.nn.Module, *example: object,
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, dynamo: bool | None = None,
 ) -> ModelProto:
     """Export a torch module to ONNX with nothing lost that a training needs.

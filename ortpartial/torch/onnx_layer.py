@@ -345,7 +345,7 @@ class OnnxLayer(torch.nn.Module):
         return [getattr(module, key) if (t := fields[kind].get(key)) is None else t
                 for module, fields, kind, key in owners]
 
-    def _key(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
+    def _key(self, shapes: tuple[object, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
         fields = self.__dict__
         probe = fields["_probe"]
@@ -412,7 +412,7 @@ class OnnxLayer(torch.nn.Module):
         """Bytes that a compiled layer for these shapes takes."""
         return program_bytes(specialize(self._loaded, batch=dict(zip(self.input_names, shapes, strict=True))))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+    def _load_from_state_dict(self, state_dict: dict[str, object], prefix: str, local_metadata: object, strict: bool,
                               missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:
         match_state(state_dict, prefix, self, self._onnx, self._unread, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
@@ -534,7 +534,7 @@ def _cast_inputs(
     return converted
 
 
-def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
+def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, object]
                   ) -> tuple[torch.Tensor, ...]:
     """Put inputs in the order of the graph, with those of a language model that follow from its tokens."""
     names = layer.input_names

@@ -23,7 +23,7 @@ DOMAIN = "com.microsoft"
 _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributeProto.STRING, list: AttributeProto.INTS}
 
 
-def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Function], Function]:
+def fused(inputs: str, outputs: str = "Y", **attributes: object) -> Callable[[Function], Function]:
     """Declare the operator that a function computes: its schema, its type inference and its gradient.
 
     `inputs` and `outputs` are names, optional ones with a question mark; `_TYPES` holds those of another type than T.
@@ -60,7 +60,7 @@ def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
     ]
 
 
-def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
+def _declared(attributes: dict[str, object]) -> list[defs.OpSchema.Attribute]:
     declared = []
     for n, default in attributes.items():
         if isinstance(default, type):
@@ -310,7 +310,7 @@ def split_at(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
     return [part.stated([*shape[:axis], None, *shape[axis + 1 :]]) for part in parts]
 
 
-def refuse(name: str, variants: dict[str, Any]) -> None:
+def refuse(name: str, variants: dict[str, object]) -> None:
     """Raise for a variant of attention that has no gradient."""
     for what, is_present in variants.items():
         if is_present:

@@ -249,7 +249,7 @@ def _naming(node: NodeProto) -> Iterator[None]:
 
 
 def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], stored: Collection[str],
-                 types: Mapping[str, Any]) -> Iterator[NodeProto]:
+                 types: Mapping[str, object]) -> Iterator[NodeProto]:
     """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
     operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
