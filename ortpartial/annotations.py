@@ -7,8 +7,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike
 
-__all__ = ["ArrayLike", "Attributes", "DTypeLike", "Formula", "Function", "Inputs", "Json", "Reduced",
+__all__ = ["ArrayLike", "Attributes", "DTypeLike", "Data", "Formula", "Function", "Inputs", "Json", "Reduced",
            "Settings"]
+
+#: The data of a user: an array, a frame, a list, a sparse matrix, or a dict of them.
+Data: TypeAlias = Any
 
 #: The attributes of a node by name: numbers, texts, tensors, lists of them, and bodies.
 Attributes: TypeAlias = Mapping[str, Any]

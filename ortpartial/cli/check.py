@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ortpartial.annotations import Data
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
@@ -84,7 +84,7 @@ def run_check(args: argparse.Namespace) -> int:
     return int(any(result == "differs" for result, _ in results.values()))
 
 
-def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Any]:
+def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Data]:
     """The first rows of a file."""
     model, columns = rows.model, read_columns(args.data)
     inputs = find_inputs([model.outputs[o] for o in rows.losses], model.inputs)
@@ -92,7 +92,7 @@ def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Any
     return {n: a[: rows.batch_size] for n, a in roles.select_inputs(columns, inputs).items()}
 
 
-def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: Any, y: Any) -> tuple[str, str]:
+def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: object, y: object) -> tuple[str, str]:
     """Whether an engine agrees with the model, differs or does not train it, and why."""
     try:
         optimizer = OrtGradientForwardBackwardOptimizer(

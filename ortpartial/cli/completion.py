@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ortpartial.exceptions import RuntimeMissingError
 
@@ -48,7 +47,7 @@ def _run_completion(args: argparse.Namespace, program: argparse.ArgumentParser) 
     return 0
 
 
-def _complete_files(parser: argparse.ArgumentParser, files: Any) -> None:
+def _complete_files(parser: argparse.ArgumentParser, files: object) -> None:
     """Let paths be completed as files, in all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -70,7 +70,7 @@ def has_bar(args: argparse.Namespace) -> bool:
     return sys.stderr.isatty() and not args.quiet
 
 
-def make_callbacks(args: argparse.Namespace, folder: Path, *others: Any) -> list[Any]:
+def make_callbacks(args: argparse.Namespace, folder: Path, *others: object) -> list[Any]:
     """What prints epochs, others, and what writes checkpoints."""
     shown = [] if args.quiet or (has_bar(args) and not args.json) else [_print_json if args.json else _print_line]
     every = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
@@ -88,7 +88,7 @@ def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     print_json({"event": "epoch", **optimizer.training_view().losses})
 
 
-def format_losses(record: Mapping[str, Any]) -> str:
+def format_losses(record: Mapping[str, object]) -> str:
     """The losses of an epoch in words."""
     return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in LOSSES if n in record)
 

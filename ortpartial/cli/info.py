@@ -12,6 +12,7 @@ from importlib.metadata import distributions
 from math import prod
 from typing import Any
 
+from ortpartial.annotations import Json
 from ortpartial.autodiff import grad, gradient_support, nodes_between, resolve_weights
 from ortpartial.estimator import explain_output
 from ortpartial.exceptions import ModelError, NoGradientError, SettingError
@@ -149,7 +150,7 @@ def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
     return Report(model, outputs, weights, blockers, refusals, descriptions)
 
 
-def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> Json:
     """The operations of a forward pass and the bytes of a step of so many rows."""
     model, weights = report.model, report.weights
     losses = dict.fromkeys(report.outputs, SquareLearningLoss())
@@ -190,9 +191,9 @@ def _list_engines(report: Report) -> dict[str, str]:
     return {"epoch": missing, "step": missing, "agent": agent}
 
 
-def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
+def _to_record(report: Report, cost: Mapping[str, object]) -> Json:
     """The report as an object of JSON."""
-    def describe(v: Value) -> dict[str, Any]:
+    def describe(v: Value) -> Json:
         return {"dtype": str(v.dtype) if v.type.HasField("tensor_type") else None, "shape": v.shape}
 
     model = report.model
@@ -208,7 +209,7 @@ def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
             "not_by_the_agent": report.refusals, "blockers": report.blockers, "cost": cost}
 
 
-def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _print(report: Report, cost: Mapping[str, object], args: argparse.Namespace) -> None:
     """Print a report for people."""
     model, sizes = report.model, report.sizes
     for line in _format_tensors(model):

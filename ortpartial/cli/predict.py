@@ -13,6 +13,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.estimator import (
     OrtGradientForwardBackwardOptimizer,
     check_inputs,
@@ -135,7 +136,7 @@ def run_predict(args: argparse.Namespace) -> int:
     return 0
 
 
-def _predict(model: Model, X: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
+def _predict(model: Model, X: Mapping[str, object], size: int) -> dict[str, np.ndarray]:
     """The outputs by name, computed batch by batch; a model of a fixed size is given the last rows again."""
     outputs = list(model.outputs.values())
     inputs = find_inputs(outputs, model.inputs)
@@ -156,7 +157,7 @@ def _predict(model: Model, X: Mapping[str, Any], size: int) -> dict[str, np.ndar
     return {n: a.astype(str) if a.dtype == object else a for n, a in joined.items()}
 
 
-def _has_rows(array: Any, rows: int) -> bool:
+def _has_rows(array: object, rows: int) -> bool:
     """Whether an output is a prediction of every row."""
     return isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == rows
 
@@ -225,9 +226,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _split(data: tuple[Any, ...], rows: int, size: int) -> Iterator[tuple[Any, ...]]:
+def _split(data: tuple[Data, ...], rows: int, size: int) -> Iterator[tuple[Data, ...]]:
     """Batches of arrays, of tables, and of dicts of them."""
-    def take(part: Any, batch: slice) -> Any:
+    def take(part: Data, batch: slice) -> Data:
         return {n: a[batch] for n, a in part.items()} if isinstance(part, Mapping) else part[batch]
 
     for start in range(0, rows, size):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import DTypeLike
+from ortpartial.annotations import Data, DTypeLike
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss
@@ -133,9 +133,9 @@ class Roles:
                                 f"{type(loss).__name__} is for numbers; choose another --loss, such as cross_entropy.")
         return replace(self, labels=labels)
 
-    def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Any]:
+    def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Data]:
         """What feeds the inputs, by name: an array, or a table whose columns errors name."""
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Data] = {}
         for n, names in self.features.items():
             if len(names) > 1 or (columns[names[0]].ndim == 1 and names != [n]):
                 arrays[n] = Table({name: columns[name] for name in names})
@@ -144,7 +144,7 @@ class Roles:
                 arrays[n] = array[:, None] if shape is not None and len(shape) == 2 and array.ndim == 1 else array
         return arrays
 
-    def select_target(self, columns: Columns, path: Path) -> Any:
+    def select_target(self, columns: Columns, path: Path) -> Data:
         """The target as an array, or arrays by output where there are several."""
         arrays = {n: self._encode(n, columns[n], path) for n in self.target}
         if len(self.outputs) > 1:
@@ -270,7 +270,7 @@ def _is_misnumbered(values: np.ndarray, classes: int) -> bool:
     return 0 < len(values) <= classes and not 0 <= values.min() <= values.max() < classes
 
 
-def _list(names: Iterable[Any]) -> str:
+def _list(names: Iterable[object]) -> str:
     """The first names."""
     names = list(names)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -153,7 +153,7 @@ class _Display:
     def __enter__(self) -> _Display:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.line and not self.bar.disable:
             self.print(self.line, sys.stdout)
         self.bar.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ortpartial.annotations import Data, Json
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
@@ -143,11 +144,11 @@ class Task:
     model: Model
     losses: Any
     roles: Roles
-    X: Mapping[str, Any]
-    y: Any
-    sample_weight: Any
-    X_val: Any
-    y_val: Any
+    X: Mapping[str, Data]
+    y: Data
+    sample_weight: Data
+    X_val: Data
+    y_val: Data
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -220,7 +221,7 @@ def _read_task(args: argparse.Namespace) -> Task:
                 roles.select_weight(columns, args.data), X_val, y_val)
 
 
-def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tuple[Any, Any]:
+def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tuple[Data, Data]:
     """The share of the rows to validate on, or the rows of a file."""
     if args.validation is None:
         return None, None
@@ -252,7 +253,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
 
 
-def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, Any]:
+def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> Json:
     """The record of the epoch whose weights are written: the last one, or the one that early stopping has found."""
     best = next((c.best_epoch_ for c in optimizer.callbacks if isinstance(c, EarlyStopping)), None)
     return next((record for record in optimizer.history_ if record["epoch"] == best), optimizer.history_[-1])

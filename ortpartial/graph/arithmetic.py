@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from onnx import helper
 
-from ortpartial.annotations import ArrayLike, DTypeLike
+from ortpartial.annotations import ArrayLike, DTypeLike, Formula
 from ortpartial.exceptions import GraphError, NotComputedError
 
 from .casting import to_dtype
@@ -33,7 +33,7 @@ _UFUNCS = {
 }
 
 #: Other functions of numpy, beside those that are methods of the same name.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Formula] = {
     "amax": lambda op, x, *args, **kwargs: x.max(*args, **kwargs),
     "amin": lambda op, x, *args, **kwargs: x.min(*args, **kwargs),
     "concatenate": lambda op, values, axis=0: op.Concat(*values, axis=axis),

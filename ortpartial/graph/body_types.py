@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from onnx import TensorProto, TypeProto, helper
 
@@ -15,7 +14,7 @@ from .values import Subgraph, Value, topological
 __all__ = ["CONTROL", "body_inputs", "join_types"]
 
 Shape = Sequence["int | str | None"]
-Typed = tuple[dict[str, Any], list[TypeProto]]
+Typed = tuple[Attributes, list[TypeProto]]
 
 
 def _reshape_type(v: Value, shape: Shape | None) -> TypeProto:
@@ -146,7 +145,7 @@ def _may_equal(a: Shape, b: Shape) -> bool:
 
 
 #: Operators with bodies: from a name for errors, inputs and attributes to the attributes and the types of the outputs.
-CONTROL: dict[str, Callable[[str, Sequence[Value | None], Mapping[str, Any]], Typed]] = {
+CONTROL: dict[str, Callable[[str, Sequence[Value | None], Attributes], Typed]] = {
     "If": _type_if, "Loop": _type_loop, "Scan": _type_scan,
 }
 

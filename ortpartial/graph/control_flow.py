@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ortpartial.annotations import ArrayLike, Formula, Settings
 from ortpartial.exceptions import GraphError
 
 from .body_types import body_inputs, join_types
@@ -40,7 +41,7 @@ def cond(condition: Value, then: Callable[[], object], otherwise: Callable[[], o
     return op.If(condition, then_branch=Subgraph.of(then), else_branch=Subgraph.of(otherwise))
 
 
-def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None) -> Any:
+def loop(function: Formula, trips: ArrayLike, *init: ArrayLike, going: ArrayLike | None = None) -> Any:
     """Loop: repeat a function, each time on the values that it gave before.
 
     Parameters
@@ -140,7 +141,7 @@ def scan(function: Callable[..., object], init: Any = (), xs: Any = (), *, rever
     """
     _check_callable("scan(function, init, xs)", function)
     init, xs = ([v] if isinstance(v, Value) else list(v) for v in (init, xs))
-    attributes: dict[str, Any] = {"num_scan_inputs": len(xs)}
+    attributes: Settings = {"num_scan_inputs": len(xs)}
     body = Subgraph.of(function, *body_inputs("Scan", [*init, *xs], attributes))
     if reverse:
         attributes["scan_input_directions"] = [1] * len(xs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import defs, helper
@@ -20,9 +20,12 @@ from .values import Node, Value
 
 __all__ = ["evaluate", "evaluating", "find_numbers", "register_evaluator", "with_numbers"]
 
+#: The numbers of a value: an array, or a list of arrays for a sequence.
+Numbers: TypeAlias = Any
+
 #: From a node, those of its outputs that are asked for, the numbers of all that it reads, and the seed of what is
 #: random in it, to the numbers of these outputs.
-Evaluator = Callable[[Node, Sequence[Value], Mapping[Value, Any], int], Sequence[Any]]
+Evaluator = Callable[[Node, Sequence[Value], Mapping[Value, Numbers], int], Sequence[Numbers]]
 
 #: What computes a node, which a runtime registers.
 _EVALUATORS: list[Evaluator] = []
@@ -128,7 +131,7 @@ class _Results:
 
     seed: int
     is_deferred: bool = False
-    numbers: dict[Any, Any] = field(default_factory=dict)
+    numbers: dict[Hashable, Numbers] = field(default_factory=dict)
 
 
 def _results(node: Node) -> _Results | None:
@@ -198,7 +201,7 @@ def _has_numbers(v: Value) -> bool:
     return results is not None and v.identity[1] in results.numbers
 
 
-def find_numbers(v: Value) -> Any:
+def find_numbers(v: Value) -> Numbers:
     """The numbers of a value, None where it has none; deferred nodes and further outputs are computed now."""
     if v.node is None:
         return v.__dict__.get("held", v.array)
@@ -228,7 +231,7 @@ def _compute(v: Value) -> None:
     results = node.results
     outputs = [v] if results.numbers else list(dict.fromkeys([*_first_outputs(node), v]))
     if node.op_type == "If" and not node.domain:
-        arrays: Sequence[Any] = [_take_branch(node, y) for y in outputs]
+        arrays: Sequence[Numbers] = [_take_branch(node, y) for y in outputs]
     elif not _EVALUATORS:
         raise GraphError("No runtime computes nodes while evaluating; import ortpartial.runtime, which registers one.")
     else:
@@ -237,9 +240,9 @@ def _compute(v: Value) -> None:
     results.numbers.update(zip((y.identity[1] for y in outputs), arrays, strict=True))
 
 
-def _take_branch(node: Node, y: Value) -> Any:
+def _take_branch(node: Node, y: Value) -> Numbers:
     """The numbers of an output of an If, those of the branch that is taken; a value of the other one is 0."""
-    condition: Any = node.inputs[0]
+    condition = node.reads[0]
     branch = node.attributes["then_branch" if find_numbers(condition) else "else_branch"]
     value = branch.outputs[y.index] if y.inner is None else y.inner
     if value.node is None:

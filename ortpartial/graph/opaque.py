@@ -7,6 +7,7 @@ from typing import Any
 
 from onnx import AttributeProto, NodeProto, TypeProto, helper
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
 from .opaque_schema import OpaqueSchema
@@ -20,7 +21,7 @@ _FINDERS: list[Callable[[Node], Sequence[TypeProto]]] = []
 
 
 def describe_opaque(node: NodeProto, version: int,
-                    declared: Sequence[TypeProto | None]) -> tuple[OpaqueSchema, dict[str, Any]]:
+                    declared: Sequence[TypeProto | None]) -> tuple[OpaqueSchema, Attributes]:
     """A schema for the operator of a node, and the attributes of the node as Python values.
 
     Parameters

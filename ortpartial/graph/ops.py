@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +197,7 @@ def make_node(
 
 
 #: Inferred types by operator, types and sizes of inputs and attributes: a graph repeats most of its nodes' types.
-_INFERRED: dict[Any, list[TypeProto]] = {}
+_INFERRED: dict[Hashable, list[TypeProto]] = {}
 _MOST_INFERRED = 2**14
 
 

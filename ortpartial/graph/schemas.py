@@ -12,6 +12,7 @@ import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
 from .opaque_schema import OpaqueSchema
@@ -71,7 +72,7 @@ def _unknown(op_type: str, domain: str, version: int) -> str:
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
 
 
-def defaults(schema: defs.OpSchema | OpaqueSchema) -> dict[str, Any]:
+def defaults(schema: defs.OpSchema | OpaqueSchema) -> Attributes:
     """Default values of an operator's attributes, as Python values."""
     key = schema.name, schema.domain, schema.since_version
     if key not in _default_cache:

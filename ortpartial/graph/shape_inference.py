@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from onnx import TensorShapeProto, TypeProto
 
@@ -13,7 +12,7 @@ from ortpartial.annotations import Attributes
 __all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes", "name_size"]
 
 #: Defaults that inference mistakes where they are not written, in onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1.
-MISTAKEN_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"STFT": {"onesided": 1}}
+MISTAKEN_DEFAULTS: Mapping[str, Attributes] = {"STFT": {"onesided": 1}}
 
 #: Operators whose first output has the shape of the first input.
 _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Formula
 from ortpartial.exceptions import GraphError
 from ortpartial.texts import printable
 
@@ -110,7 +110,7 @@ class Value(Arithmetic["Value"], Immutable):
         return Value(kind, self.node, self.index, self.array, self.hint, self.inner)
 
     @cached_property
-    def identity(self) -> tuple[int, Any]:
+    def identity(self) -> tuple[int, Hashable]:
         """Numbers of the node and of its output: equal where two values are the same output of the same node."""
         if self.node is None:
             return id(self), -1
@@ -281,7 +281,7 @@ class Subgraph(Immutable):
         object.__setattr__(self, "outputs", tuple(self.outputs))
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
+    def of(cls, function: Formula, *inputs: Value) -> Subgraph:
         """The body that a function of its inputs writes; values from outside the function are captured."""
         since = next(counter)
         with deferring():

@@ -8,12 +8,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from ortpartial.annotations import Formula
+
 from .former_names import advise
 
 __all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Formula)
 
 #: By the setting, the names of its choices in other libraries: in lower case, without signs between words.
 CHOICES: dict[str, dict[str, str]] = {

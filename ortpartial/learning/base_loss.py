@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
@@ -72,7 +72,7 @@ class BaseLearningLoss(BaseLearningOnnx):
     """
 
     setting: ClassVar[str] = "learning_loss"
-    target_dtype: ClassVar[Any] = None
+    target_dtype: ClassVar[DTypeLike | None] = None
     activations: ClassVar[tuple[str, ...]] = ()
     # Without annotations, which would make them the first fields of a subclass that has them as settings.
     ignore_index = None

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -278,7 +279,7 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
     class_weight: Any = None
     _: KW_ONLY
     from_logits: bool = True
-    target_dtype: ClassVar[Any] = np.int64
+    target_dtype: ClassVar[DTypeLike | None] = np.int64
     activations: ClassVar = ("Softmax", "Sigmoid")
 
     def __post_init__(self) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Settings
+
 from .validation import PieceType
 
 __all__ = ["fingerprint", "list_attributes", "list_held"]
@@ -75,7 +77,7 @@ def fingerprint(value: object) -> Hashable:
     return _Fingerprints().of(value)
 
 
-def list_attributes(value: object) -> dict[str, Any]:
+def list_attributes(value: object) -> Settings:
     """List the attributes that an object holds, in its dict and its slots.
 
     Parameters
@@ -104,7 +106,7 @@ class _Fingerprints:
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no other object gets the same id
+        self._kept: list[object] = []  # so that no other object gets the same id
 
     def of(self, value: Any) -> Hashable:
         """The fingerprint of an object; its place where it was met before."""
@@ -168,7 +170,7 @@ class _Fingerprints:
             if n == "__call__" or not (n.startswith("__") or n == "_abc_impl")])
 
 
-def list_held(f: FunctionType) -> list[Any]:
+def list_held(f: FunctionType) -> list[object]:
     """List what a function reads beside its arguments: defaults, the content of its closure, and globals.
 
     Parameters

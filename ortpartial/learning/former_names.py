@@ -9,20 +9,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ortpartial.annotations import Function, Settings
 from ortpartial.exceptions import SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
            "accept_former_names", "advise", "find_former", "refuse_former_names"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
-Settings = dict[str, Any]
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
-def _rename(name: str) -> Callable[[Settings, Any], None]:
+def _rename(name: str) -> Callable[[Settings, object], None]:
     """A conversion to a setting of another name."""
     def rename(settings: Settings, value: object) -> None:
         if name in settings:
@@ -86,7 +85,7 @@ class FormerSetting:
     """
 
     advice: str
-    convert: Callable[[Settings, Any], None] | None = None
+    convert: Callable[[Settings, object], None] | None = None
     default: Any = None
     needs: str = "weights_to_train"
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any, TypeVar
 
+from ortpartial.annotations import Settings
+
 from .aliases import NamedSettings
 from .fingerprint import fingerprint, list_attributes
 from .validation import PieceType
@@ -73,7 +75,7 @@ def is_settled(piece: object) -> bool:
         map(is_settled, vars(piece).values()))
 
 
-def list_settings(piece: object) -> dict[str, Any]:
+def list_settings(piece: object) -> Settings:
     """List the arguments of the constructor of a piece, or of a dataclass, as its attributes hold them.
 
     Parameters

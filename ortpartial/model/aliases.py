@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,9 +280,9 @@ def _digest(a: np.ndarray) -> tuple[tuple[int, ...], bytes]:
     return a.shape, hashlib.blake2b(content.data.cast("B") if content.size else b"", digest_size=16).digest()
 
 
-def _group(pairs: Iterable[tuple[object, str]]) -> dict[Any, list[str]]:
+def _group(pairs: Iterable[tuple[Hashable, str]]) -> dict[Hashable, list[str]]:
     """Names by what they have in common."""
-    groups: dict[Any, list[str]] = defaultdict(list)
+    groups: dict[Hashable, list[str]] = defaultdict(list)
     for key, name in pairs:
         groups[key].append(name)
     return groups

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Formula
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import VIEWS, Node, Value
 
@@ -56,7 +55,7 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Attribu
         raise ModelError(f"{where} {reason}")
 
 
-def _select(attributes: Attributes, check: Callable[..., object]) -> dict[str, Any]:
+def _select(attributes: Attributes, check: Formula) -> Attributes:
     """The attributes that a check has parameters for."""
     names = check.__kwdefaults__ or {}
     return {n: attributes[n] for n in names if n in attributes}

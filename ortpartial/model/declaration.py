@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two domains have an operator of one name
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 from onnx.shape_inference import InferenceContext
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import Value, accepted_types, attribute_value, register_schema
 
@@ -22,7 +21,7 @@ __all__ = ["declare", "declare_schema"]
 DOMAIN = "com.microsoft"
 _OPTION = defs.OpSchema.FormalParameterOption
 _OPTIONS = {"?": _OPTION.Optional, "*": _OPTION.Variadic}
-_KINDS: dict[Any, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
+_KINDS: dict[type, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
                           str: AttributeProto.STRING, tuple: AttributeProto.STRINGS}
 _TYPES = sorted(accepted_types(defs.get_schema("Identity"), 0))
 
@@ -102,7 +101,7 @@ def _infer(formula: Formula, place: int | None, default: int, attributes: Attrib
     reference = kinds[place] if place is not None and place < len(kinds) else None
     element = default if reference is None else reference.tensor_type.elem_type
     bare = TypeProto(tensor_type=TypeProto.Tensor(elem_type=element))
-    settings: dict[str, Any] = {"y": Value(bare)}
+    settings: Settings = {"y": Value(bare)}
     for n, value in attributes.items():
         a = context.get_attribute(n)
         settings[n] = attribute_value(a) if a is not None else None if value in _KINDS else value

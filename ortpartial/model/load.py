@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from ortpartial.annotations import Settings
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
@@ -114,7 +114,7 @@ class Model(Immutable):
         """The initializer that a name or an alias stands for; what is neither is returned as it is."""
         return self.aliases[name].initializer if name in self.aliases and name not in self.initializers else name
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         # One list of all nodes comes first, for the values to refer to.
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, defs, numpy_helper
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import GraphError, ModelError, OrtPartialError
 from ortpartial.graph import (
     CONTROL,
@@ -49,7 +48,7 @@ from .walk import bodies, walk_graphs
 __all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 
 #: From inputs, attributes and which outputs are wanted to the outputs; to None for a node that is read as it is.
-Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[Value | None] | None"]
+Expansion = Callable[[Inputs, Attributes, Sequence[bool]], "list[Value | None] | None"]
 
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
@@ -296,7 +295,7 @@ def _check_closed(node: NodeProto, where: str) -> None:
                              f"graph of an operator that ONNX does not know must not; make it an initializer there.")
 
 
-def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes) -> list[Any]:
+def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes) -> list[Value | None]:
     """The inputs of a node, guarded against numbers that would crash the process."""
     name = node.name or f"{node.op_type} of {node.output[0]!r}"
     with _naming_misfits(node):

@@ -6,7 +6,7 @@ index, and its error has the name of the Gather, which hence says what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,14 @@ __all__ = ["guard_inputs"]
 Guard = tuple[int, Value, str]
 
 #: From inputs and attributes to guards.
-Find = Callable[[Sequence[Any], Mapping[str, Any]], Iterator[Guard]]
+Find = Callable[[Inputs, Attributes], Iterator[Guard]]
 
 #: Inputs that hold indices, lengths or sizes, and in which numbers beyond 32 bits overflow (onnxruntime 1.19.2): Tile
 #: writes to foreign memory, Trilu reads it, and TopK gives other elements. Bounded by 32 bits they mean the same.
 _BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1, "com.microsoft.Pad": 1, "com.microsoft.Trilu": 1}
 
 
-def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, name: str) -> list[Any]:
+def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, name: str) -> list[Value | None]:
     """The inputs of a node with guards: numbers that would crash the process raise an error of onnxruntime instead.
 
     Parameters

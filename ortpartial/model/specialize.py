@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from onnx import GraphProto
 
+from ortpartial.annotations import Formula, Inputs
 from ortpartial.graph import Node, Value, constant, make_node, make_rewriter, topological, variable
 
 from .load import Model, load
@@ -82,7 +82,7 @@ def _specialize_sizes(model: Model, batch: int | Mapping[str, Sequence[int]], ne
         check_size(v, f"Input {n!r}")
     types, names = infer_types(graph, model.opsets), {v: n for n, v in model.values.items()}
 
-    def retype(node: Node, arguments: Sequence[Any]) -> list[Value] | None:
+    def retype(node: Node, arguments: Inputs) -> list[Value] | None:
         if arguments == list(node.inputs):
             return None
         hints = [y.hint for y in node.outputs]
@@ -116,7 +116,7 @@ def replace_inputs(model: Model, values: Mapping[str, Value]) -> Model:
     return replace(rewritten, inputs={n: v for n, v in rewritten.inputs.items() if n not in values})
 
 
-def _rewritten(model: Model, new: Mapping[Value, Value], formula: Any = None) -> Model:
+def _rewritten(model: Model, new: Mapping[Value, Value], formula: Formula | None = None) -> Model:
     """The model with some values replaced."""
     current = make_rewriter(list(model.values.values()), new, formula)
 

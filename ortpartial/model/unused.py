@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, MutableSequence
 
+from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto
 
 from .walk import bodies, walk_graphs
@@ -30,7 +30,7 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
     >>> [node.op_type for node in graph.node], len(graph.initializer)
     (['Exp'], 0)
     """
-    graphs: list[Any] = [container, *(g for node in container.node for b in bodies(node) for g in walk_graphs(b))]
+    graphs = [container, *(g for node in container.node for b in bodies(node) for g in walk_graphs(b))]
     outputs = {o if isinstance(o, str) else o.name for g in graphs for o in g.output}
     candidates = set(names)
     while True:
@@ -49,7 +49,7 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
             remove_named(g.input, removed)  # An initializer that is an input, too, is its default.
 
 
-def remove_named(messages: Any, names: Collection[str]) -> None:
+def remove_named(messages: MutableSequence[Message], names: Collection[str]) -> None:
     """Remove the messages of a repeated field that have one of some names; the others are not copied.
 
     Parameters

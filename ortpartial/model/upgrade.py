@@ -22,7 +22,7 @@ from onnx import (
     version_converter,
 )
 
-from ortpartial.annotations import DTypeLike
+from ortpartial.annotations import Attributes, DTypeLike
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
@@ -192,7 +192,7 @@ class _Writer:
         return _find_opset(self.node, self.context.version)
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         """The attributes of the node, and the defaults that they had at its opset."""
         schema = schema_of(self.node.op_type, "", self.version)
         return {**defaults(schema), **{a.name: attribute_value(a) for a in self.node.attribute}}

@@ -21,7 +21,7 @@ __all__ = ["CPU", "Device", "DeviceName", "cores", "has_training", "import_onnxr
            "runtime_version"]
 
 #: The name of a device, or that of an execution provider and its options.
-DeviceName: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
+DeviceName: TypeAlias = "str | tuple[str, Mapping[str, object]]"
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 

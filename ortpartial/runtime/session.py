@@ -7,11 +7,11 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, DeviceWarning, ModelError
 from ortpartial.logs import compiling, logger
 from ortpartial.model import match_names, replace_weights, split_external_data, walk_graphs
@@ -389,7 +389,7 @@ class Binding:
         self._device = session.device
         self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.
-        self._inputs: dict[str, tuple[Any, ...]] = {}
+        self._inputs: dict[str, Reduced] = {}
         # The inputs that are not in the memory of the provider: onnxruntime copies them when they are bound.
         self._copied: dict[str, OrtValue] = {}
         self._missing = set(session.inputs)
@@ -398,7 +398,7 @@ class Binding:
         for name in session.outputs:
             self.bind_output(name)
 
-    def bind_input(self, name: str, value: np.ndarray | Buffer | Any) -> None:
+    def bind_input(self, name: str, value: np.ndarray | Buffer | OrtValue) -> None:
         """Bind an input to the memory of an array, a buffer or an OrtValue, which each run reads.
 
         Binding the same object again costs nothing. A strided array is copied, at this call alone.
@@ -512,7 +512,7 @@ class Binding:
         except Exception as e:
             raise run_error(e) from None
 
-    def vector(self) -> Any:
+    def vector(self) -> OrtValues:
         """The outputs of the last run as an OrtValueVector."""
         return self._binding.get_outputs()
 

@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from onnx import GraphProto, ModelProto
@@ -25,7 +24,7 @@ __all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
 OPTIMIZERS = "optimizers of onnxruntime"
 
 #: The libraries of custom operators that session options have: one that is registered twice is an error.
-_REGISTERED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_REGISTERED: WeakKeyDictionary[SessionOptions, set[str]] = WeakKeyDictionary()
 
 #: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes and
 #: its search for memory to reuse are quadratic in it (3,000 nodes in a row: 0.8 s without, 19 s with).

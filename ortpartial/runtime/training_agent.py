@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
-from ortpartial.annotations import Inputs
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
 
 from .agent_nodes import read_shape
@@ -298,7 +297,7 @@ class TypedOrtValue:
         self.dtype = dtype or np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
 
 
-def _find_shared(inputs: Inputs, outputs: Sequence[Any]) -> list[int]:
+def _find_shared(inputs: Sequence[OrtValue], outputs: Sequence[OrtValue]) -> list[int]:
     """The outputs in the memory of an input or of an output before them."""
     taken, shared = {v.data_ptr() for v in inputs}, []
     for i, place in enumerate(y.data_ptr() for y in outputs):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
@@ -41,7 +40,7 @@ _TOLERANCE = 2e-2
 #: The names of the kernels of onnxruntime's training.
 _TRAINING_KERNEL = re.compile(r"Grad(_\w+)?$|Internal$|Training$")
 
-Arrays = Mapping[str, Any]
+Arrays = Mapping[str, np.ndarray]
 
 
 def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float | None = None) -> None:
@@ -244,14 +243,14 @@ def _is_tensor(v: Value) -> bool:
     return bool(v.type.tensor_type.elem_type)
 
 
-def _draw_inputs(model: Model) -> Iterator[dict[str, Any]]:
+def _draw_inputs(model: Model) -> Iterator[dict[str, np.ndarray]]:
     """Inputs for a model, for several sizes of the axes that have none."""
     ranges = index_ranges(model.inputs, list(model.outputs.values()))
     shapes = [v.shape for v in model.inputs.values()]
     is_static = all(isinstance(n, int) for shape in shapes for n in (shape or ("?",)))
     for size in _SIZES[:1] if is_static else _SIZES:
         rng, feeds = np.random.default_rng(0), {}
-        sizes: dict[Any, int] = {}
+        sizes: dict[Hashable, int] = {}
         for name, v in model.inputs.items():
             shape = [n if isinstance(n, int) else sizes.setdefault(n or (name, axis), size if axis else _ROWS)
                      for axis, n in enumerate(v.shape or ())]

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from onnx import ModelProto
+from torch.autograd.function import FunctionCtx
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value
@@ -235,7 +236,7 @@ def _(kept: list[torch.Tensor], cotangents: list[torch.Tensor], layer: str, trai
     return [torch.empty_like(leaves[i], memory_format=torch.contiguous_format) for i in wanted]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+def _setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     leaves, *ctx.call = inputs
     key, training, wanted = ctx.call
     ctx.n_leaves = len(leaves)
@@ -246,7 +247,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]
     ctx.save_for_backward(*[leaves[i] for i in gradient.kept_sources], *[output[i] for i in gradient.kept_outputs])
 
 
-def _backward(ctx: Any, dys: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: FunctionCtx, dys: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     key, training, wanted = ctx.call
     if not wanted:
         raise ModelError("An OnnxLayer was traced for inference, and has no gradient in this program; train the module "

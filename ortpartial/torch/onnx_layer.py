@@ -6,14 +6,14 @@ import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
-from ortpartial.annotations import Inputs
+from ortpartial.annotations import Formula, Inputs, Reduced, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
@@ -55,7 +55,14 @@ from .onnx_export import register_translations
 __all__ = ["OnnxLayer"]
 
 
-class _Owners(list[tuple[torch.nn.Module, dict[str, Any], str, str]]):
+#: The shapes of inputs; none for all shapes.
+Shapes: TypeAlias = tuple[torch.Size, ...]
+
+#: What a layer returns: a tensor, several, or all by name.
+Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]"
+
+
+class _Owners(list[tuple[torch.nn.Module, Settings, str, str]]):
     """By initializer, the submodule that holds its tensor, the attributes of it, the kind, and the name there.
 
     torch.export copies the lists and dicts among the attributes of a module, and all that they hold, but no others.
@@ -145,9 +152,9 @@ class OnnxLayer(torch.nn.Module):
     _unread: Sequence[str] = ()
     _check = False
     _run_apart: ClassVar[Any] = None
-    _compiled: dict[Any, CompiledLayer]
+    _compiled: dict[Reduced, CompiledLayer]
     #: Of them, those for the dtype and device of now, by mode and shapes, where nothing has to be checked at a call.
-    _current: dict[tuple[Any, ...], CompiledLayer]
+    _current: dict[Reduced, CompiledLayer]
     _owners: _Owners
 
     def __init__(
@@ -186,7 +193,7 @@ class OnnxLayer(torch.nn.Module):
     #: The execution provider that runs the graphs where the tensors are on the CPU.
     _provider: Device | None = None
 
-    def _place(self, device: Any) -> None:
+    def _place(self, device: torch.device) -> None:
         """Move tensors to a device of torch, or let an execution provider run the graphs."""
         try:
             self.to(torch.device(device))
@@ -235,7 +242,7 @@ class OnnxLayer(torch.nn.Module):
         layer._unread = register_unread(layer, module.state_dict(keep_vars=True))
         return layer
 
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Outputs:
         """Compute the outputs of the graph.
 
         Parameters
@@ -258,7 +265,7 @@ class OnnxLayer(torch.nn.Module):
             return self._trace(inputs, named)
         return _run(self, inputs, named)
 
-    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
         """Compute the outputs by an operator that torch.compile and exporters put into their graphs."""
         call = describe_call(self._handle, self.training)
         if call is None:
@@ -295,7 +302,7 @@ class OnnxLayer(torch.nn.Module):
             if key.endswith("num_batches_tracked"):
                 self._read(key).add_(1)
 
-    def _pack(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def _pack(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs as the layer returns them."""
         if self._return_dict:
             return dict(zip(self.output_names, outputs, strict=True))
@@ -345,7 +352,7 @@ class OnnxLayer(torch.nn.Module):
         return [getattr(module, key) if (t := fields[kind].get(key)) is None else t
                 for module, fields, kind, key in owners]
 
-    def _key(self, shapes: tuple[object, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
+    def _key(self, shapes: Shapes = (), training: bool | None = None) -> Reduced:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
         fields = self.__dict__
         probe = fields["_probe"]
@@ -353,8 +360,8 @@ class OnnxLayer(torch.nn.Module):
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
         return shapes, fields["training"] if training is None else training, probe.dtype, device, stream
 
-    def compile_form(self, shapes: tuple[Any, ...] = (), training: bool | None = None,
-                 first: tuple[Any, ...] = ()) -> CompiledLayer:
+    def compile_form(self, shapes: Shapes = (), training: bool | None = None,
+                 first: Shapes = ()) -> CompiledLayer:
         """The compiled layer in the current mode, or another one, for these shapes alone or for all.
 
         The number of threads of one for all shapes follows from the first ones.
@@ -408,7 +415,7 @@ class OnnxLayer(torch.nn.Module):
         check_empty(self._loaded.outputs.values(), {n: np.empty(t.shape) for n, t in by_name.items() if not t.numel()})
         check_indices(self._ranges, {n: by_name[n].detach().cpu().numpy() for n in self._ranges})
 
-    def _size_of(self, shapes: tuple[Any, ...]) -> int:
+    def _size_of(self, shapes: Shapes) -> int:
         """Bytes that a compiled layer for these shapes takes."""
         return program_bytes(specialize(self._loaded, batch=dict(zip(self.input_names, shapes, strict=True))))
 
@@ -418,7 +425,7 @@ class OnnxLayer(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
                                       error_msgs)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
+    def _apply(self, fn: Formula, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
         self._probe, self._current = fn(self._probe), {}
         return self
@@ -430,12 +437,12 @@ class OnnxLayer(torch.nn.Module):
         self._handle = register_layer(self)
         register_translations()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         # Sessions cannot be pickled; they are made again.
         state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_current", "_owners", "_loaded")}
         return {**state, "_onnx": self._onnx.SerializeToString(), "_libraries": find_libraries(self._onnx)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Settings) -> None:
         state = {"_libraries": (), **state, "_onnx": ModelProto.FromString(state["_onnx"])}
         register_libraries(state["_onnx"], state.pop("_libraries"))
         super().__setstate__(state)
@@ -466,7 +473,7 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
     return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
 
-def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
     """Run `forward`, outside of torch.compile."""
     fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
     names = fields["input_names"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
 
@@ -226,7 +226,7 @@ def _prefix(node: NodeProto) -> str:
     return next((o for o in reversed(node.output) if o), node.name)
 
 
-def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
+def _read_attributes(node: NodeProto, version: int) -> Settings:
     """The attributes of a node and the defaults of others."""
     schema = schema_of(node.op_type, DOMAIN, version)
     return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
@@ -288,7 +288,7 @@ def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Attributes,
             casts.append(helper.make_node("Flatten", [name], [f"{prefix}.row_{i}"], axis=-1))
             name = f"{prefix}.row_{i}"
         elem_type = operator.input_type(attributes, declared.elem_type)
-        settings: dict[str, Any] = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
+        settings: Settings = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
         casts.append(helper.make_node(inputs=[name], outputs=[f"{prefix}.input_{i}"], **settings))
         dtype = helper.tensor_dtype_to_np_dtype(elem_type or TensorProto.FLOAT)
         inputs.append(variable(f"input_{i}", dtype, [None, None]))
