@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterator
 
 from ortpartial.annotations import Json
+from ortpartial.checks import check_count
 from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model
 
 from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_losses, parse_rate
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
 
@@ -64,7 +65,7 @@ def add_bench_command(commands: Commands) -> None:
 def run_bench(args: argparse.Namespace) -> int:
     """Measure all engines, and print a table."""
     for size in args.batch_size:
-        check_count("batch_size", size)
+        check_count("--batch-size", size)
     if not 0 < args.seconds < float("inf"):
         raise SettingError(f"--seconds is a number above 0, not {args.seconds}.")
     model = load_model(args)

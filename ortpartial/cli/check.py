@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ortpartial.annotations import Data
+from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
 
 from .argument_types import Commands
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_losses
 from .roles import load_roles, read_columns
 from .timing import RandomRows, parse_sizes
@@ -65,7 +66,7 @@ def add_check_command(commands: Commands) -> None:
 
 def run_check(args: argparse.Namespace) -> int:
     """Check all engines, and print a line for each."""
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load_model(args)
     fixed = [v.shape[0] for v in model.inputs.values() if v.shape and isinstance(v.shape[0], int)]
     size = fixed[0] if fixed else args.batch_size

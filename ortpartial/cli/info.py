@@ -14,8 +14,9 @@ from typing import Any
 
 from ortpartial.annotations import Json
 from ortpartial.autodiff import grad, gradient_support, nodes_between, resolve_weights
+from ortpartial.checks import check_count
 from ortpartial.estimator import explain_output
-from ortpartial.exceptions import ModelError, NoGradientError, SettingError
+from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph import Node, Value, count_flops, drop_straight_through, topological, walk_nodes
 from ortpartial.learning import BaseLearningRate, SquareLearningLoss
 from ortpartial.model import (
@@ -36,7 +37,7 @@ from ortpartial.training import TrainingSpec, WeightDescription, describe_weight
 
 from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
 
@@ -114,9 +115,9 @@ def add_info_command(commands: Commands) -> None:
 
 def run_info(args: argparse.Namespace) -> int:
     """Print a model: its inputs, outputs, initializers and operators, and the reasons against training."""
-    check_count("batch_size", args.batch_size)
-    if args.depth is not None and args.depth < 1:
-        raise SettingError(f"--depth is a whole number of at least 1, not {args.depth}.")
+    check_count("--batch-size", args.batch_size)
+    if args.depth is not None:
+        check_count("--depth", args.depth)
     rate, sizes = parse_rate(args.rate), parse_sizes(args.size)
     report = _examine(args, sizes)
     cost = {} if report.blockers else _estimate(report, rate, args.batch_size, sizes)

@@ -14,7 +14,7 @@ from ortpartial.model import Model, load
 from .argument_types import Commands, OptionGroup
 
 __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_reading_options", "add_weights_options", "check_count", "check_output", "load_model"]
+           "add_reading_options", "add_weights_options", "check_output", "load_model"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -122,24 +122,6 @@ def add_data_options(command: OptionGroup, target: bool = True) -> None:
                          help="columns that form the input, by name or pattern; default: all others of numbers")
     if target:
         command.add_argument("--sample-weight", metavar="COLUMN", help="column of weights of the rows")
-
-
-def check_count(name: str, number: int) -> None:
-    """Refuse a number below 1.
-
-    Parameters
-    ----------
-    name : str
-        The option, as its attribute is called.
-    number : int
-        Its value.
-
-    Raises
-    ------
-    SettingError
-    """
-    if number < 1:
-        raise SettingError(f"--{name.replace('_', '-')} is a whole number of at least 1, not {number}.")
 
 
 def check_output(path: Path, force: bool, what: str) -> None:

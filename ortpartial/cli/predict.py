@@ -14,6 +14,7 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.checks import check_count
 from ortpartial.estimator import (
     OrtGradientForwardBackwardOptimizer,
     check_inputs,
@@ -32,7 +33,7 @@ from ortpartial.training_info import TABLES, count_rows, write_table
 from .argument_types import Commands
 from .console import format_table, paint, print_json, print_line
 from .losses import choose_losses
-from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
+from .options import add_command, add_data_options, add_force_option, add_json_option, check_output
 from .pieces import parse_losses
 from .roles import Roles, load_roles, read_columns
 
@@ -109,7 +110,7 @@ def run_predict(args: argparse.Namespace) -> int:
             raise SettingError(f"{str(args.output)!r} is to end in {', '.join(TABLES)} or .npz.")
     if args.json and args.output is None:
         raise SettingError("With --json, predict says what it wrote; name a file with -o.")
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load(to_inference_mode(read(args.model)))
     inputs = find_inputs(model.outputs.values(), model.inputs)
     columns = read_columns(args.data)
@@ -201,7 +202,7 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], file: Any) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Print the loss and the metrics."""
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load(args.model)
     stored = load_roles(model.proto)
     words = args.loss or stored.losses

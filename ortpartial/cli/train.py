@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from ortpartial.annotations import Data, Json
+from ortpartial.checks import check_count
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
@@ -39,7 +40,6 @@ from .options import (
     add_data_options,
     add_reading_options,
     add_weights_options,
-    check_count,
     check_output,
     load_model,
 )
@@ -183,7 +183,7 @@ def _check_options(args: argparse.Namespace) -> None:
     """Refuse numbers out of range, and a picture that cannot be drawn, before any work is done."""
     for name in ("epochs", "batch_size", "accumulate", "early_stopping"):
         if getattr(args, name) is not None:
-            check_count(name, getattr(args, name))
+            check_count(f"--{name.replace('_', '-')}", getattr(args, name))
     if args.early_stopping and args.validation is None:
         raise SettingError("--early-stopping looks at the validation loss; set rows apart, as --validation 0.1.")
     if args.plot is None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
 from ortpartial.model import Range, read, write_files
@@ -20,7 +21,7 @@ from ortpartial.texts import parse_json
 from ortpartial.training_info import TrainingSession, to_training_info
 
 from .c_texts import write_check, write_page, write_state
-from .checks import check_mapping, check_whole, to_array
+from .checks import check_mapping, to_array
 from .step import compose, share_rows
 
 __all__ = ["export_c", "read_c_state"]
@@ -187,10 +188,10 @@ def _choose_size(training: object, session: TrainingSession, batch_size: int | N
     """The number of rows of a batch."""
     declared = session.batch_size
     if batch_size is None:
-        return declared or check_whole("batch_size", getattr(training, "batch_size", 32), 1)
+        return declared or check_count("batch_size", getattr(training, "batch_size", 32))
     if declared is not None and batch_size != declared:
         raise SettingError(f"batch_size is {batch_size!r}, and the model takes batches of {declared} rows alone.")
-    return check_whole("batch_size", batch_size, 1)
+    return check_count("batch_size", batch_size)
 
 
 def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeStep, str]:

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, load_model_from_string
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.graph import to_dtype
 from ortpartial.model import match_names, read_tensors, replace_file
 from ortpartial.runtime import DeviceName, Session, runtime_version
 from ortpartial.texts import printable
 
-from .checks import check_mapping, check_whole, to_array
+from .checks import check_mapping, to_array
 from .manifest import Manifest, read_manifest
 from .order import draw_order
 from .state_file import pack_state, read_state
@@ -129,8 +130,8 @@ class TrainingKit:
         DataError, ConvergenceError
             As for `step`.
         """
-        size = self.manifest.batch_size if batch_size is None else check_whole("batch_size", batch_size, 1)
-        steps, seed = check_whole("steps", steps, 0), check_whole("seed", seed, 0, 2**32 - 1)
+        size = self.manifest.batch_size if batch_size is None else check_count("batch_size", batch_size)
+        steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
         session = self._open(size)
         arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
         rows = next(len(a) for a in arrays.values())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import to_number
 from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -500,8 +500,7 @@ def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
     if setting is None:
         return None
     numbers = np.ravel(np.asarray(setting, dtype=object)).tolist()
-    is_wrong = [isinstance(v, bool) or not isinstance(v, Real) or not 0 <= float(v) < np.inf for v in numbers]
-    if any(is_wrong) or not numbers:
+    if not numbers or any(to_number(v, low=0) is None for v in numbers):
         raise SettingError(f"{type(piece).__name__}: {name} is {setting!r}, a finite number at least 0, or an array of "
                            f"them, was expected.")
     return tuple(map(float, numbers)) if np.ndim(setting) else float(numbers[0])

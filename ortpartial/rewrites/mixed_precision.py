@@ -11,6 +11,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -151,8 +152,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
         raise SettingError(f"precision is None, 'float16' or 'bfloat16', not {precision!r}.")
     if loss_scale is None:
         loss_scale = LossScale() if precision == "float16" else 1.0
-    is_number = isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool)
-    if not isinstance(loss_scale, LossScale) and not (is_number and 0 < loss_scale < np.inf):
+    if not isinstance(loss_scale, LossScale) and to_number(loss_scale, above=0) is None:
         raise SettingError(f"loss_scale is None, a LossScale or a number above 0, not {loss_scale!r}.")
     return Precision(dtypes[precision], loss_scale)
 
