@@ -10,13 +10,21 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import Adapter, Model, Target, note_adapter, read, read_adapter, remove_named
+from ortpartial.model import (
+    Adapter,
+    Model,
+    Target,
+    note_adapter,
+    read,
+    read_adapter,
+    remove_named,
+    replace_messages,
+)
 
 from . import dora, ia3, lora
 from .nodes import MARK, Nodes
@@ -70,7 +78,7 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
     ordered = [n for node in proto.graph.node
                for first in [next(iter(node.output), "")]
                for n in (*before.get(first, ()), node, *behind.get(first, ()))]
-    _replace(proto.graph.node, ordered)
+    replace_messages(proto.graph.node, ordered)
     proto.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(arrays[n]), n) for n in adapter.weights)
     note_adapter(proto, replace(adapter, ir_version=proto.ir_version))
     proto.ir_version = max(proto.ir_version, 4)  # from which on initializers need not be inputs
@@ -154,7 +162,7 @@ def strip_adapter(proto: ModelProto) -> None:
     scaled = {node.output[0]: node.input[0] for node in inserted
               if node.input and node.output and node.output[0].startswith(prefixes)}
     _rejoin(kept, prefixes, outputs, scaled)
-    _replace(proto.graph.node, kept)
+    replace_messages(proto.graph.node, kept)
     remove_named(proto.graph.initializer, set(adapter.weights))
     remove_named(proto.graph.input, set(adapter.weights))
     proto.ir_version = adapter.ir_version
@@ -178,11 +186,3 @@ def _trace(name: str, first: Mapping[str, str]) -> str:
     for _ in first:  # Nodes of a damaged model may be in a circle.
         name = first.get(name, name)
     return name
-
-
-def _replace(field: Any, messages: Sequence[Any]) -> None:
-    """Let a repeated field hold some of its messages, or others."""
-    if len(messages) != len(field):
-        kept = list(messages)
-        del field[:]
-        field.extend(kept)

@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OpaqueSchema, build, topological, walk_nodes
-from ortpartial.model import Model, load, read
+from ortpartial.model import Model, load, read, replace_messages
 from ortpartial.rewrites import rewrite_model
 
 from .kernels import DOMAIN
@@ -94,9 +94,9 @@ def _return_computed(graph: GraphProto, inputs: Mapping[str, ValueInfoProto], ou
     values = [ValueInfoProto(name=name, type=inputs[n].type) for n, name in computed.items()]
     nodes = [node for node in graph.node if node.op_type != _ACCUMULATOR]
     _add_forward_inputs(nodes)
-    _replace(graph.node, nodes)
-    _replace(graph.input, list(inputs.values()))
-    _replace(graph.output, [*outputs, *values])
+    replace_messages(graph.node, nodes)
+    replace_messages(graph.input, list(inputs.values()))
+    replace_messages(graph.output, [*outputs, *values])
 
 
 def _find_moving(graph: GraphProto) -> dict[str, str]:
@@ -125,13 +125,6 @@ def _read_accumulators(nodes: Collection[NodeProto]) -> tuple[dict[str, str], se
                          f"it: a buffer, a gradient, and whether it is reset.")
     gradients = {node.input[1].removesuffix("_grad"): node.input[1] for node in nodes}
     return gradients, {n for node in nodes for n in (node.input[0], node.input[2])}
-
-
-def _replace(field, values) -> None:  # type: ignore[no-untyped-def]  # a repeated field of any message
-    """Give a repeated field other content, which may be some of its own."""
-    copies = [type(v).FromString(v.SerializeToString()) for v in values]
-    del field[:]
-    field.extend(copies)
 
 
 def _add_forward_inputs(nodes: Collection[NodeProto]) -> None:

@@ -9,7 +9,7 @@ from onnx import FunctionProto, GraphProto
 
 from .walk import bodies, walk_graphs
 
-__all__ = ["remove_named", "remove_unread", "remove_unused"]
+__all__ = ["remove_named", "remove_unread", "remove_unused", "replace_messages"]
 
 
 def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -> None:
@@ -64,6 +64,21 @@ def remove_named(messages: MutableSequence[Message], names: Collection[str]) -> 
             del messages[i]
 
 
+def replace_messages(messages: MutableSequence[Message], others: Iterable[Message]) -> None:
+    """Give a repeated field other content, which may be some of its own.
+
+    Parameters
+    ----------
+    messages : repeated field
+        Such as the nodes of a graph; it is changed.
+    others : iterable of message
+        What it is to hold.
+    """
+    kept = list(others)
+    del messages[:]
+    messages.extend(kept)
+
+
 def remove_unread(container: GraphProto | FunctionProto) -> None:
     """Remove nodes that no output is computed from, in the bodies of nodes, too.
 
@@ -93,6 +108,4 @@ def remove_unread(container: GraphProto | FunctionProto) -> None:
             inside = [g for body in bodies(node) for g in walk_graphs(body)]
             stack += [*node.input, *(n for g in inside for inner in g.node for n in inner.input),
                       *(o.name for g in inside for o in g.output)]
-    nodes = [node for i, node in enumerate(container.node) if i in kept]
-    del container.node[:]
-    container.node.extend(nodes)
+    replace_messages(container.node, [node for i, node in enumerate(container.node) if i in kept])

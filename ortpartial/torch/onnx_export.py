@@ -24,6 +24,7 @@ from onnx import (
 from torch.onnx.symbolic_helper import parse_args
 
 from ortpartial.exceptions import ModelError
+from ortpartial.model import walk_graphs
 
 from .custom_operator import find_layer
 
@@ -137,11 +138,7 @@ def _convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
 def _walk(graph: GraphProto) -> Iterator[NodeProto]:
     """The nodes of a graph and of the bodies in it."""
-    for node in graph.node:
-        yield node
-        for a in node.attribute:
-            for body in [a.g, *a.graphs]:
-                yield from _walk(body)
+    return (node for g in walk_graphs(graph) for node in g.node)
 
 
 def _version(node: NodeProto, opset: int) -> int | None:
