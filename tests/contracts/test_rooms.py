@@ -22,6 +22,7 @@ ORDER = (
     "rewrites learning",
     "runtime",
     "native",
+    "execution",
     "training",
     "training_info torch plots",
     "kits adapters artifacts",
