@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value
 from ortpartial.model import Model
 
@@ -21,7 +21,7 @@ from .train_mode import TrainingModel, to_training_mode
 __all__ = ["prepare_training", "rewrite_model", "rewrite_step"]
 
 
-def rewrite_model(model: Model, *, train_mode: bool = False, dtype: Any = None,
+def rewrite_model(model: Model, *, train_mode: bool = False, dtype: DTypeLike | None = None,
                   inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:
     """The model in another dtype and in fewer nodes, which its gradient inherits.
 
