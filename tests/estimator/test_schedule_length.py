@@ -9,7 +9,7 @@ import pytest
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import CosineSchedule, LearningRateAdam, LearningRateSGD, OneCycleSchedule, WarmUpSchedule
-from tests.support.trainings import ENGINES
+from trainings import ENGINES
 
 X = np.random.default_rng(0).normal(size=(23, 2)).astype(np.float32)  # batches of 5: 4 and a smaller one
 Y = X @ [[1.0], [2.0]]

@@ -15,7 +15,7 @@ from ortpartial.native.compiler import FLAGS
 from ortpartial.native.products import ProductShape
 from tests.native.test_products import Operands, assert_near
 from tests.native.test_products import write_library as write_products
-from tests.support.native_cases import compute_by_runtime, compute_in_c
+from native_cases import compute_by_runtime, compute_in_c
 
 pytestmark = [ON_NEWEST, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 
