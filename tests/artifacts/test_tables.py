@@ -2,7 +2,6 @@
 
 import struct
 
-import numpy as np
 import pytest
 
 from ortpartial.artifacts.tables import Budget, Table, read_root
@@ -59,7 +58,6 @@ def test_tables_that_overlap_spend_more_than_there_is():
     data, budget = pack(), Budget(40)
     Table(data, 20, budget)
     assert budget.left == 24
+    Table(data, 20, budget)
     with pytest.raises(CheckpointError, match="its tables overlap"):
-        for _ in range(2):
-            Table(data, 20, budget)
-    assert np.frombuffer(data, "u1").size > 20
+        Table(data, 20, budget)

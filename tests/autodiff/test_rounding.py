@@ -25,7 +25,7 @@ def test_which_nodes_round():
 
 
 def test_a_gradient_through_it_is_an_error():
-    with pytest.raises(NoGradientError, match=r"QuantizeLinear.* rounds, and no gradient passes through it\. Give load"):
+    with pytest.raises(NoGradientError, match=r"QuantizeLinear.* rounds, and no gradient passes through it\. Give"):
         grad(op.ReduceSum(quantize(X * W), keepdims=0), [W])
 
 
