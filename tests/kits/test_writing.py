@@ -28,7 +28,8 @@ def test_the_files(model, tmp_path):
 def test_weights_are_where_the_manifest_says(model, tmp_path):
     """A runner writes them into the file of the model."""
     write_kit(model, tmp_path / "kit", ())
-    data, weights = (tmp_path / "kit" / "model.onnx").read_bytes(), weights_of(onnx.load(tmp_path / "kit" / "model.onnx"))
+    data = (tmp_path / "kit" / "model.onnx").read_bytes()
+    weights = weights_of(onnx.load_model_from_string(data))
     for name, offset in read_manifest(tmp_path / "kit").weights.items():
         stored = np.frombuffer(data, np.float32, weights[name].size, offset)
         np.testing.assert_array_equal(stored, weights[name].ravel())
@@ -53,5 +54,5 @@ def test_sizes_that_are_refused(model, tmp_path, sizes, message):
 
 
 def test_a_model_without_a_training(tmp_path):
-    with pytest.raises(ModelError, match=r"A kit holds one training step, and the model has 0 entries of training_info"):
+    with pytest.raises(ModelError, match=r"A kit holds one training step, and the model has 0 entries of"):
         write_kit(mlp(), tmp_path / "kit", ())
