@@ -14,7 +14,6 @@ WITHOUT: dict[str, tuple[str, ...]] = {
     "estimator/callbacks": ("base",),
     "estimator": ("context", "former_methods", "hooks", "loss_data", "parts", "pickling", "view"),
     "estimator/sklearn": ("compat",),
-    "nn/layers": ("activations", "convolution", "embedding", "linear", "pooling", "shaping"),
     "nn": ("losses", "optimizer", "placeholders", "structure", "trace", "training_model", "writing"),
     "training": ("agent_engine", "ahead", "counting", "engine_selection", "epoch_engine", "names", "spec",
                  "step_engine", "update"),
