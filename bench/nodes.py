@@ -23,7 +23,6 @@ from peers import Ours
 
 from ortpartial import build, variable
 from ortpartial.subgraph import scan
-from ortpartial.training.step import step_graph
 
 
 def session(path: str | bytes, **settings: Any) -> onnxruntime.InferenceSession:
@@ -41,11 +40,11 @@ def profile(task: Task, steps: int = 20) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         engine = Ours(task, "epoch").optimizer._engine  # for large weights, "step" runs two graphs
         # A program runs a graph for the size of its batch; `save_onnx_graph` writes that for all sizes.
-        onnx.save(step_graph(engine.spec.for_batch(task.batch)), f"{folder}/step.onnx")
+        onnx.save(engine.source.for_rows(task.batch).compose().build(), f"{folder}/step.onnx")
         run = session(f"{folder}/step.onnx", enable_profiling=True, profile_file_prefix=f"{folder}/profile")
         X, y = task.data
         arrays = {"x": X[: task.batch], "y_target": y[: task.batch], "iteration": np.int64(1),
-                  **{w: engine.get(w) for w in engine.spec.weights}}
+                  **{w: engine.get(w) for w in engine.source.first}}
         kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         feeds = {i.name: np.asarray(arrays.get(i.name, 0), kinds[i.type]) for i in run.get_inputs()}
         for i in run.get_inputs():

@@ -33,7 +33,7 @@ def test_zero_moves_every_limit():
 
 
 def test_sessions_are_shared_under_the_same_limits_only():
-    from ortpartial.training.shared_sessions import SharedSessions
+    from ortpartial.execution.shared_sessions import SharedSessions
 
     sessions = SharedSessions(most=4)
     usual = sessions.get("training", "step", object)

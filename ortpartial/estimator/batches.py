@@ -6,57 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-
 from ortpartial.exceptions import DataError
+from ortpartial.execution import is_batches, prefetch
 
-from .prefetch import prefetch
 from .validation import DataAdapter
 
 __all__ = ["BatchReader", "is_batches"]
 
 #: What the target of a model with a single trained output is called in a dict, beside the name of the output.
 _TARGETS = ("labels", "label", "y", "target", "targets")
-
-
-def is_batches(X: Any) -> bool:
-    """Whether data are an iterable of batches, and not an array, a table or a dict of them.
-
-    A list or tuple is one if its first element is a dict, or a tuple or list that holds an array or a dict.
-
-    Parameters
-    ----------
-    X : object
-        What a method of the optimizer was given.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> is_batches([[1.0, 2.0], [3.0, 4.0]]), is_batches([(np.ones((2, 3)), np.ones(2))]), is_batches(iter([]))
-    (False, True, True)
-    """
-    if isinstance(X, (str, bytes, Mapping)) or not isinstance(X, Iterable) or _is_array(X):
-        return False
-    if isinstance(X, (list, tuple, range)):
-        first = X[0] if len(X) else None
-        return isinstance(first, Mapping) or (
-            isinstance(first, (list, tuple))
-            and any(isinstance(a, Mapping) or (_is_array(a) and np.ndim(a) > 0) for a in first))
-    return True
-
-
-def _is_array(X: Any) -> bool:
-    """Whether numpy reads an object as an array: also tensors of torch, and tables."""
-    if any(hasattr(X, name) for name in ("__array__", "__array_interface__")):
-        return True
-    try:
-        memoryview(X)
-    except TypeError:
-        return False
-    return True
 
 
 class BatchReader:

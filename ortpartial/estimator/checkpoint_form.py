@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import CheckpointError
+from ortpartial.execution import Place
 from ortpartial.training import ShapePolicy
-
-from .fit_loop import Place
 
 __all__ = ["BITS", "check_form"]
 

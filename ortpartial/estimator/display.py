@@ -119,13 +119,13 @@ def to_html(optimizer: Any, changed: Mapping[str, str]) -> str:
     last = {f"{name}[-1]": f"{losses[-1]:.4g}" for name, losses in curves.items() if losses}
     rows = {**changed, "engine_": f"{optimizer.engine_}: {optimizer.engine_reason_}",
             "n_iter_": str(optimizer.n_iter_), **last}
-    leaves = list(_list_leaves(optimizer._spec))
+    leaves = list(_list_leaves(optimizer.training.spec))
     trained = sum(leaf.size for leaf in leaves if leaf.is_trained)
     title = f"weights: {trained:,} of {sum(leaf.size for leaf in leaves):,} numbers are trained"
     picture = draw_curve(*curves.values())
     if picture and optimizer.validation_losses_:
         picture += "<div><small>losses by epoch: training (solid) and validation (dashed)</small></div>"
-    model = optimizer._spec.model
+    model = optimizer.training.spec.model
     lines = model.ties.describe(model.main_names)
     texts = {"ties: weights that an exporter had merged or written twice": lines} if lines else {}
     return draw_card(type(optimizer).__name__, rows, picture, {title: draw_tree(leaves), **texts})

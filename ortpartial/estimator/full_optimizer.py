@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, find_frozen
 from ortpartial.exceptions import ModelWarning
+from ortpartial.execution import FitSettings
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -28,11 +29,59 @@ from ortpartial.training import RateFactors, TrainingSpec
 
 from .loss_data import LossBatchReader
 from .loss_graph import find_loss, list_predictions
-from .optimizer import OrtGradientForwardBackwardOptimizer
-from .params import FitSettings, ModelSetting
+from .optimizer import OrtGradientForwardBackwardOptimizer, list_arguments
+from .params import ModelSetting
+from .training import Training
 from .weights import find_loss_weights
 
 __all__ = ["OrtGradientOptimizer"]
+
+
+class LossTraining(Training):
+    """The training of a graph that holds its own loss.
+
+    Attributes
+    ----------
+    labels : dict of str to str
+        The inputs that are labels, by what the data adapter calls them.
+    row_weights : str or None
+        The input that is the weights of the rows.
+    """
+
+    labels: Mapping[str, str]
+    row_weights: str | None
+
+    def find_losses(self, model: Model, stacklevel: int) -> dict[str, BaseLearningLoss]:
+        """The loss that the model computes."""
+        settings = self.settings
+        losses, self.labels, self.row_weights = find_loss(
+            model, settings["loss_output_name"], settings["label_names"], settings["sample_weight_name"])
+        if self.arguments["weights_to_train"] is None:
+            self._warn_of_loss_weights(model, losses, stacklevel + 2)
+        return losses
+
+    def _warn_of_loss_weights(self, model: Model, losses: Mapping[str, BaseLearningLoss], stacklevel: int) -> None:
+        """Warn of weights that are not trained as the loss alone reads them: it might have learned them."""
+        frozen = find_frozen(model, self.arguments["freeze"])
+        if names := [n for n in find_loss_weights(model, losses) if n not in frozen]:
+            warnings.warn(f"The loss {self.settings['loss_output_name']!r} alone reads {', '.join(map(repr, names))}, "
+                          f"taken for constants such as class weights and not trained; add to weights_to_train what "
+                          f"is a weight, or to freeze what is none.", ModelWarning, stacklevel=stacklevel)
+
+    def compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
+        """Compose the parts from a spec and the settings of the loop."""
+        super().compose(spec, settings)
+        self.predictor.reader = LossBatchReader(self.data, self.labels, self.row_weights)
+        roles = [*self.labels, *([self.row_weights] if self.row_weights else [])]
+        self.state.outputs = list_predictions(spec.model, self.settings["loss_output_name"], roles) or None
+
+    def pack(self) -> dict[str, Any]:
+        """The content of a pickle."""
+        return {**super().pack(), "_labels": self.labels, "_row_weights": self.row_weights}
+
+    def prepare_unpacked(self, state: dict[str, Any]) -> None:
+        """Take the labels and the weights of rows from a pickle."""
+        self.labels, self.row_weights = state.pop("_labels"), state.pop("_row_weights")
 
 
 class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
@@ -155,43 +204,14 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         exc: bool = True,
         check: bool = False,
     ):
-        vars(self).update(loss_output_name=loss_output_name, label_names=label_names,
-                          sample_weight_name=sample_weight_name)
-        super().__init__(
-            model, weights_to_train, learning_loss={}, learning_rate=learning_rate,
-            learning_penalty=learning_penalty, max_iter=max_iter, batch_size=batch_size, shuffle=shuffle, init=init,
-            train_mode=train_mode, precision=precision, loss_scale=loss_scale, random_state=random_state,
-            device=device, engine=engine, warm_start=warm_start, validation_every=validation_every,
-            callbacks=callbacks, distributed=distributed, checkpointing=checkpointing,
-            gradient_clipping=gradient_clipping, accumulate=accumulate, averaging=averaging,
-            use_average=use_average, rate_factors=rate_factors, freeze=freeze, timeout=timeout, verbose=verbose,
-            exc=exc, check=check)
+        given = {**list_arguments(locals()), "learning_loss": {}}
+        self.training = self._training_kind.begin(given, type(self).__name__, 5)
+
+    _training_kind: ClassVar[type[Training]] = LossTraining
 
     loss_output_name = ModelSetting()
     label_names = ModelSetting()
     sample_weight_name = ModelSetting()
-
-    def _find_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
-        losses, self._labels, self._row_weights = find_loss(
-            model, self.loss_output_name, self.label_names, self.sample_weight_name)
-        self._warn_of_loss_weights(model, losses)
-        return losses
-
-    def _warn_of_loss_weights(self, model: Model, losses: Mapping[str, BaseLearningLoss]) -> None:
-        """Warn of weights that are not trained as the loss alone reads them: it might have learned them."""
-        if self._arguments["weights_to_train"] is None:
-            frozen = find_frozen(model, self._arguments["freeze"])
-            if names := [n for n in find_loss_weights(model, losses) if n not in frozen]:
-                warnings.warn(f"The loss {self.loss_output_name!r} alone reads {', '.join(map(repr, names))}, taken "
-                              f"for constants such as class weights and not trained; add to weights_to_train what is a "
-                              f"weight, or to freeze what is none.", ModelWarning, stacklevel=self._caller_level + 2)
-
-    def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
-        super()._compose(spec, settings)
-        parts = self._parts
-        parts.predictor.reader = LossBatchReader(parts.data, self._labels, self._row_weights)
-        roles = [*self._labels, *([self._row_weights] if self._row_weights else [])]
-        parts.state.outputs = list_predictions(spec.model, self.loss_output_name, roles) or None
 
     @check_keywords()
     def get_trained_onnx(self, with_loss: bool = False) -> ModelProto:
@@ -206,7 +226,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         -------
         onnx.ModelProto
         """
-        return self._state.to_model(with_loss)
+        return self.training.state.to_model(with_loss)
 
     @classmethod
     def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> OrtGradientOptimizer:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import DataError
+from ortpartial.execution import is_batches
 from ortpartial.model import check_indices, match_names
 from ortpartial.training import LossOutput, TrainingSpec
 from ortpartial.training_info import read_labels
 
-from .batches import BatchReader, is_batches
+from .batches import BatchReader
 from .validation import DataAdapter, Forward, check_sample_weight, check_target
 
 __all__ = ["LossBatchReader", "LossDataAdapter"]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection
-from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
+from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.execution import find_overrides, interruptible
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -27,70 +24,35 @@ from ortpartial.learning import (
     WeightAverage,
     accept_former_names,
     check_keywords,
-    is_settled,
-    replace_settings,
-    resolve_averaging,
-    resolve_clipping,
-    resolve_penalty,
-    resolve_rate,
 )
-from ortpartial.model import AliasDict, Model, load, offload_weights, read, restore_weights, specialize
+from ortpartial.model import AliasDict, Model
 from ortpartial.rewrites import (
     LossScale,
-    choose_train_mode,
-    find_mode_problems,
-    find_moving_statistics,
-    resolve_checkpointing,
-    resolve_precision,
-    to_inference_mode,
 )
-from ortpartial.runtime import Device, DeviceName, NodePlacement, Turn
+from ortpartial.runtime import DeviceName, NodePlacement
 from ortpartial.training import (
-    MANY_STEPS,
-    Engine,
-    OrtGradientForwardBackward,
     RateFactors,
-    TrainingSpec,
-    select_engine,
-    select_for_length,
 )
 from ortpartial.training_info import recognize_training, to_training_info
 
-from .changes import (
-    change_settings,
-    check_average,
-    check_lengths,
-    follow_pieces,
-    list_unfrozen,
-    note_pieces,
-    scale_rate,
-)
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
-from .fit_loop import count_batches
 from .former_methods import FormerMethods
-from .outputs import resolve_losses, warn_of_activations
 from .params import (
-    FitSettings,
     ModelSetting,
     Progress,
     Setting,
     SettingMethod,
-    check_count,
-    check_flag,
     check_names,
     collect_params,
     replace_nested,
 )
-from .parts import TrainingParts
-from .pickling import pack, unpack
-from .predictor import interruptible
-from .prefetch import is_prefetching
-from .resumption import borrow_state, note_settings, restore_fit, restore_state
+from .resumption import read_settings
 from .tags import make_tags
-from .tasks import FitTasks
+from .tasks import make_tasks
+from .training import Training
 from .view import TrainingView, view_training
-from .weights import choose_weights, freeze_more
+from .weights import freeze_more
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -100,7 +62,11 @@ if TYPE_CHECKING:
     #: What a loss can be given as.
     Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
-__all__ = ["OrtGradientForwardBackwardOptimizer"]
+__all__ = ["OrtGradientForwardBackwardOptimizer", "list_arguments"]
+
+#: Attributes that pickles of former versions hold, and that follow from the others.
+_DERIVED = ("_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
+            "_statistics", "_threads", "_turn")
 
 
 class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
@@ -315,33 +281,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         exc: bool = True,
         check: bool = False,
     ):
-        self._arguments: dict[str, Any] = {
-            "model": model, "weights_to_train": weights_to_train, "learning_loss": learning_loss,
-            "learning_rate": learning_rate, "learning_penalty": learning_penalty,
-            "gradient_clipping": gradient_clipping, "averaging": averaging, "rate_factors": rate_factors,
-            "freeze": freeze,
-            "train_mode": train_mode if train_mode is None else check_flag("train_mode", train_mode)}
-        resolved = {"learning_rate": resolve_rate(learning_rate), "learning_penalty": resolve_penalty(learning_penalty),
-                    "gradient_clipping": resolve_clipping(gradient_clipping), "averaging": resolve_averaging(averaging)}
-        settings = FitSettings(max_iter, batch_size, shuffle, init, random_state, warm_start, validation_every,
-                               callbacks, timeout, verbose, exc, check)  # type: ignore[arg-type]
-        vars(self).update(resolved, device=device, engine=engine, checkpointing=checkpointing, precision=precision,
-                          rate_factors=rate_factors,
-                          loss_scale=loss_scale, distributed=check_flag("distributed", distributed),
-                          accumulate=check_count("accumulate", accumulate),
-                          use_average=check_flag("use_average", use_average))
-        check_average(self.use_average, self.averaging)
-        resolve_precision(precision, loss_scale)
-        self._turn = Turn()  # to train: for a whole call of `fit`; the engine has one for each epoch or batch
-        self._learned: Mapping[str, np.ndarray] = {}  # the weights that were trained and are not any more
-        self._first: Mapping[str, np.ndarray] = {}  # what these are in the model
-        self._batches = 0  # of the whole training, which fit plans where the schedule asks for it
-        self._compose(self._specify(self._read(model)), settings)
-        self._engine.check()
-        note_pieces(self)
+        self.training = self._training_kind.begin(list_arguments(locals()), type(self).__name__, 5)
 
-    #: The caller of the constructor, for warnings of `_read`.
-    _caller_level: ClassVar[int] = 4
+    #: The class of the training.
+    _training_kind: ClassVar[type[Training]] = Training
 
     weights_to_train = ModelSetting()
     learning_loss = ModelSetting()
@@ -360,16 +303,6 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     use_average = ModelSetting()
     rate_factors = ModelSetting()
 
-    #: The pieces that may change in themselves, and their fingerprint when the steps were composed.
-    _unsettled: Sequence[Any] = ()
-    _fingerprint: Any = None
-
-    #: By output the class weights that "balanced" stood for in the last `fit`.
-    _class_weights: Mapping[str, Any] = MappingProxyType({})
-
-    #: The settings with which the last `fit` began, that callbacks may change.
-    _origin: Mapping[str, Any] = MappingProxyType({})
-
     max_iter = Setting()
     batch_size = Setting()
     shuffle = Setting()
@@ -385,7 +318,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # A small training takes microseconds, in which every call in Python counts.
     _spec, _engine, _data, _predictor, _loop, _state = (
-        property(attrgetter(f"_parts.{name}")) for name in ("spec", "engine", "data", "predictor", "loop", "state"))
+        property(attrgetter(f"training.{name}")) for name in ("spec", "engine", "data", "predictor", "loop", "state"))
 
     train_losses_ = Progress()
     validation_losses_ = Progress()
@@ -395,71 +328,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     @property
     def model(self) -> Any:
         """The model as it was given; training starts again with another one."""
-        return self._arguments["model"]
+        return self.training.arguments["model"]
 
     @model.setter
     def model(self, model: Any) -> None:
         self.set_params(model=model)
-
-    def _read(self, model: Any) -> Model:
-        """Load a copy of the model; resolve the losses and weights of the settings in it."""
-        # It is a copy, so that nothing the caller does to the model changes a training.
-        loaded = offload_weights(_load(model))
-        if loaded.proto.training_info:
-            warnings.warn(f"The model stores a training, which is not read: {type(self).__name__}.from_training_info("
-                          f"model) goes on with it, training_info.strip_training_info(model) leaves it out.",
-                          ModelWarning, stacklevel=self._caller_level)
-        losses, train_mode = self._find_losses(loaded), self._arguments["train_mode"]
-        vars(self)["train_mode"] = choose_train_mode(loaded, losses) if train_mode is None else train_mode
-        for problem in find_mode_problems(loaded, losses, self.train_mode):
-            warnings.warn(problem, ModelWarning, stacklevel=self._caller_level)
-        is_named = isinstance(self._arguments["learning_loss"], Mapping)
-        vars(self)["learning_loss"] = losses if is_named else next(iter(losses.values()))
-        vars(self)["weights_to_train"], self._factors = choose_weights(loaded, losses, self._arguments)
-        warn_of_activations(loaded, losses, stacklevel=self._caller_level)
-        return loaded
-
-    def _find_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
-        """The loss of every trained output."""
-        return resolve_losses(model, self._arguments["learning_loss"])
-
-    def _compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
-        """Compose the parts. They follow from the spec and the settings, and are not pickled."""
-        if spec.model.file is not None:
-            gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
-        self._parts = TrainingParts(spec, self._select_engine(spec), settings)
-        self._layer: OrtGradientForwardBackward | None = None
-
-    def _specify(self, model: Model, weights: Sequence[str] | None = None, factors: Mapping[str, float] | None = None
-                 ) -> TrainingSpec:
-        """The description of the training, of these weights with these factors or of the present ones."""
-        losses = self._resolve_losses(model)
-        weights, factors = weights or self.weights_to_train, self._factors if factors is None else factors
-        statistics = find_moving_statistics(model, losses, weights) if self.train_mode else []
-        # Weights become variables, so that no rewrite relies on their content, and the others constants.
-        former = [n for n, v in model.initializers.items() if v.array is None and n in model.arrays]
-        model = specialize(model, variables=[*weights, *statistics], constants=former)
-        gradient = resolve_checkpointing(self.checkpointing, model.values)
-        precision = resolve_precision(self.precision, self.loss_scale)
-        device = self.device if isinstance(self.device, str) else str(Device.parse(self.device))
-        return TrainingSpec(model, tuple(weights), losses, self.learning_penalty, self.learning_rate, device,
-                            self.train_mode, tuple(statistics), gradient, precision, batches=self._batches,
-                            gradient_clipping=self.gradient_clipping, accumulate=self.accumulate,
-                            averaging=self.averaging,
-                            rate_factors={w: factors[w] for w in weights if w in factors})
-
-    def _resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
-        """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
-        return {o: replace_settings(loss, class_weight=self._class_weights[o])
-                if loss.is_unbalanced and o in self._class_weights else loss
-                for o, loss in resolve_losses(model, self.learning_loss).items()}
-
-    def _select_engine(self, spec: TrainingSpec) -> Engine:
-        """An engine that holds the first weights."""
-        kind, reason = select_engine(self.engine, spec, self.distributed)
-        engine = kind(spec.counting_all())
-        engine.reason, engine.use_average = reason, self.use_average
-        return engine
 
     @classmethod
     def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Self:
@@ -574,36 +447,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             finite, and `exc` is off.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        return self._fit(X, y, sample_weight, X_val, y_val, FitTasks(self, X, y, sample_weight), resume)
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks,
-             resume: str | os.PathLike[str] | None = None) -> Self:
-        """Train, and tell of the tasks, which are those of an estimator where one composes this optimizer."""
-        if self._loop.thread is not None:
-            _check_thread()
-        with self._turn.lock:
-            if self._unsettled:
-                follow_pieces(self)
-            place, tasks.states = (resume is not None and restore_fit(self, resume)) or (None, ())
-            if place is None:
-                note_settings(self)
-                if (self._spec.rate_starts or self._spec.average_start) and not self.warm_start:
-                    # The optimizer and the average, too, start again.
-                    self._parts.adopt(replace(self._spec, rate_starts={}, average_start=0))
-            if place is None or not self._batches:
-                start = self._engine.iteration if self.warm_start else 0
-                self._plan(place.start if place else start, X, y, X_val)
-            if 0 < self._batches < self.accumulate:
-                warnings.warn(f"accumulate={self.accumulate} takes as many batches for an update, and there are "
-                              f"{self._batches}: no weight changes.", ConvergenceWarning, stacklevel=4)
-            if y is not None:
-                self._balance(X, y)
-                steps = self._batches - (place.start if place else start)
-                if steps >= MANY_STEPS or self._parts.engine.name == "native":
-                    self._adapt_engine(X, steps)
-            self._loop.fit(X, y, sample_weight, X_val, y_val, tasks, place)
-            if self._unsettled and not is_settled(self.learning_rate):
-                self._state.add_rates(self._loop.records)  # The rate may have changed when they are read.
+        self.training.fit(X, y, sample_weight, X_val, y_val, make_tasks(self, X, y, sample_weight), resume,
+                          find_overrides(self, OrtGradientForwardBackwardOptimizer))
         return self
 
     @check_keywords("max_iter")
@@ -629,53 +474,66 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             As in `fit`.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
-        if self._loop.thread is not None:
-            _check_thread()
-        with self._turn.lock:
-            if self._unsettled:
-                follow_pieces(self)
-            if (seen := self._engine.iteration) >= self._batches:
-                self._plan(seen, X, y)
-            self._loop.partial_fit(X, y, sample_weight)
-            if self._unsettled and not is_settled(self.learning_rate):
-                self._state.add_rates(self._loop.records)
+        self.training.partial_fit(X, y, sample_weight, find_overrides(self, OrtGradientForwardBackwardOptimizer))
         return self
 
-    def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
-        """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
-        is_planned = any(piece.over(1) is not piece for piece in (self.learning_rate, self.averaging) if piece)
-        try:
-            self._batches = seen + self.max_iter * count_batches(X, y, self.batch_size, X_val)
-        except SettingError:
-            if self.learning_rate.over(1) is not self.learning_rate:
-                raise
-            check_lengths(self.learning_rate, self.averaging)
-            self._batches = 0
-        if is_planned and self._spec.batches != self._batches:
-            self._parts.adopt(replace(self._spec, batches=self._batches))
+    # -- what a subclass overrides
 
-    def _adapt_engine(self, X: Any, steps: int) -> None:
-        """Go on with the engine that is the fastest for so many steps, where it is chosen by itself."""
-        if self.engine != "auto":
-            return
-        rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
-        kind, reason = select_for_length(self._engine, min(rows, self.batch_size), steps)
-        if kind is not type(self._engine):
-            self._parts.adopt(self._spec, kind)
-        self._engine.reason = reason
+    def train_step(self, batch: Any) -> float:
+        """Take a step on a batch, which `fit` and `partial_fit` do with each one if a subclass overrides the method.
 
-    def _balance(self, X: Any, y: Any) -> None:
-        """Go on with the class weights that "balanced" stands for in all labels."""
-        if not self._class_weights and not any(loss.is_unbalanced for loss in self._spec.losses.values()):
-            return
-        losses = resolve_losses(self._spec.model, self.learning_loss)
-        inputs, rows = self._data.to_inputs(X)
-        targets = self._data.to_targets(y, inputs, rows, self._predictor.forward)
-        losses = {o: loss.balanced(targets[self._spec.names.target(o)]) for o, loss in losses.items()}
-        self._class_weights = {o: loss.class_weight for o, loss in losses.items()}
-        if losses != self._spec.losses:
-            self._parts.adopt(replace(self._spec, losses=losses))
-            self._predictor.sessions.clear()
+        Without it, `fit` takes many steps in one run, which is faster for small steps. It runs in the thread that
+        trains, and may train other optimizers; the loss of an epoch is the mean of what it returns, by the rows of X.
+        `on_epoch_begin` and `on_epoch_end`, which a subclass may define without an argument, are called around each
+        epoch, before the callbacks; where the second one returns True, `fit` ends.
+
+        Parameters
+        ----------
+        batch : tuple
+            (X, y, sample_weight), of which the last one may be missing. Of an iterable, X and y are as it gives them, y
+            is None where it gives none; of rows, they are dicts of arrays, by the names of inputs and outputs.
+
+        Returns
+        -------
+        float
+            The loss of the batch.
+
+        Raises
+        ------
+        ConvergenceError
+            The loss or a weight is not finite; the weights are those of before.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial import build, constant, variable
+        >>> class Noisy(OrtGradientForwardBackwardOptimizer):
+        ...     def train_step(self, batch):
+        ...         X, y, w = batch
+        ...         return super().train_step(({"x": X["x"] + rng.normal(0, 0.1, X["x"].shape)}, y, w))
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
+        >>> X, rng = np.arange(8, dtype=np.float32)[:, None] / 8, np.random.default_rng(0)
+        >>> optimizer = Noisy(build([x], {"y": x @ w}), learning_rate=0.1, random_state=0).fit(X, 3 * X)
+        >>> optimizer.n_iter_, bool(abs(optimizer.trained_coef_["w"] - 3).max() < 0.3)
+        (100, True)
+        """
+        return self.training.step(batch)
+
+    def validation_step(self, batch: Any) -> float | Mapping[str, float]:
+        """Compute the loss of a batch: what `fit` validates each one with if a subclass overrides the method.
+
+        Parameters
+        ----------
+        batch : tuple
+            As for `train_step`.
+
+        Returns
+        -------
+        float, or dict of str to float
+            The mean loss; or several numbers, "loss" among them, whose means over all rows are the columns
+            "validation_loss", "validation_..." of `history_`.
+        """
+        return self.training.compute_loss(batch)
 
     # -- weights that are trained
 
@@ -708,7 +566,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ a @ b})).freeze("a").weights_to_train
         ['b']
         """
-        return self.set_params(freeze=freeze_more(self._arguments["freeze"], patterns))
+        return self.set_params(freeze=freeze_more(self.training.arguments["freeze"], patterns))
 
     def unfreeze(self, *patterns: str) -> Self:
         """Train weights from the next step on, that were frozen or not among those to train.
@@ -747,7 +605,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> optimizer.weights_to_train, optimizer.unfreeze("a").weights_to_train
         (['b'], ['a', 'b'])
         """
-        return self.set_params(**list_unfrozen(self, patterns))
+        return self.set_params(**self.training.list_unfrozen(patterns))
 
     # -- prediction
 
@@ -792,7 +650,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             X or y does not fit the model.
         """
         with interruptible(self._predictor, self.timeout):
-            follow_pieces(self)
+            self.training.follow_pieces()
             return self._predictor.losses(X, y, sample_weight)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float | dict[str, float]:
@@ -935,7 +793,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError, ModelError
             As for `to_training_info`.
         """
-        follow_pieces(self)
+        self.training.follow_pieces()
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
     def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
@@ -975,11 +833,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> sorted(optimizer.export_step("exported_kit", targets=()))
         ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
         """
-        follow_pieces(self)
+        self.training.follow_pieces()
         if self.use_average:
             raise SettingError("use_average=True is not written into a kit, whose model takes the weights that are "
                                "trained; set it to False first.")
-        if self._spec.planned_rate != self._spec.rate and 0 < self._batches <= self._engine.iteration:
+        if self._spec.planned_rate != self._spec.rate and 0 < self.training.batches <= self._engine.iteration:
             raise SettingError(f"{self.learning_rate.schedule!r} has come to its end with the training that fit was "
                                f"asked for; give the schedule the number of batches, n.")
         proto = self.get_training_onnx("lowered", init="model", weighted=weighted)
@@ -1060,7 +918,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ConvergenceError
             As in `save`; ``save_onnx_graph(bytes)`` returns the graphs all the same.
         """
-        follow_pieces(self)
+        self.training.follow_pieces()
         return self._state.save_graphs(folder)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -1098,7 +956,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> again.partial_fit(X, 3 * X).get_state() == first.partial_fit(X, 3 * X).get_state()
         True
         """
-        with borrow_state(self) as state:
+        with self.training.capture(read_settings(self)) as state:
             write_checkpoint(state, path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -1126,8 +984,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         if (stored := find_checkpoint(path)) is None:
             raise CheckpointError(f"There is no checkpoint in {str(path)!r}.")
-        with self._turn.lock:
-            restore_state(self, stored[1], f"The checkpoint {str(stored[0])!r}")
+        with self.training.turn.lock:
+            self.training.restore(stored[1], f"The checkpoint {str(stored[0])!r}")
 
     @property
     def learning_rate_(self) -> float:
@@ -1161,7 +1019,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError
             The number is not finite or not more than 0, or it is set in another thread than that which trains.
         """
-        scale_rate(self, scale)
+        self.training.scale_rate(scale)
         return self
 
     @property
@@ -1182,14 +1040,6 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- forward and backward apart
 
-    def _forward_backward(self) -> OrtGradientForwardBackward:
-        if self._layer is None:
-            model = restore_weights(self._spec.model)
-            self._layer = OrtGradientForwardBackward(model, list(self._spec.moving), device=self.device,
-                                                     engine=self.engine)
-        self._layer.set_state(list(self._state.used.values()))
-        return self._layer
-
     def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
         """Compute the outputs with the trained weights, and the state that `backward` needs.
 
@@ -1206,7 +1056,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         state : object
         """
         with self._engine.turn.lock:
-            return self._forward_backward().forward(inputs, training)
+            return self.training.forward_backward().forward(inputs, training)
 
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
@@ -1224,18 +1074,21 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         -------
         weights, inputs : dict of str to numpy.ndarray
         """
-        if self._layer is None:
+        if (layer := self.training.last_layer) is None:
             raise DataError("There is no state to go back from; call forward with training=True.")
-        weights, inputs = self._layer.backward(output_gradients, state)
+        weights, inputs = layer.backward(output_gradients, state)
         return self._with_aliases({w: weights[w] for w in self.weights_to_train}), inputs
 
     # -- pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        return pack(self)
+        return {**{n: v for n, v in vars(self).items() if n != "training"}, **self.training.pack()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        unpack(self, state)
+        state = dict(state)
+        names = [n for kind in type(self).__mro__ for n, v in vars(kind).items() if isinstance(v, ModelSetting)]
+        training = self._training_kind.unpack(state, names)
+        vars(self).update({n: v for n, v in state.items() if n not in _DERIVED}, training=training)
 
     # -- settings
 
@@ -1251,7 +1104,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         -------
         dict of str to object
         """
-        return collect_params(self, self._arguments, deep)
+        return collect_params(self, self.training.arguments, deep)
 
     def set_params(self, **params: Any) -> Self:
         """Change settings by name and keep what was trained; assigning an attribute does the same.
@@ -1286,10 +1139,19 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         direct = {n: v for n, v in params.items() if "__" not in n}
         check_names(self, direct)
         if direct:
-            change_settings(self, direct)
+            self._change(direct)
         if nested := {n: v for n, v in params.items() if "__" in n}:
-            change_settings(self, replace_nested(self, nested))
+            self._change(replace_nested(self, nested))
         return self
+
+    def _change(self, params: Mapping[str, Any]) -> None:
+        """Change settings; what a subclass keeps beside the training becomes that of an optimizer with the new ones."""
+
+        def rebuild(params: Mapping[str, Any]) -> OrtGradientForwardBackwardOptimizer:
+            return type(self)(**{**self.get_params(deep=False), **params})
+
+        if (new := self.training.change(params, rebuild)) is not None:
+            vars(self).update({n: v for n, v in vars(new).items() if n != "training"})
 
     # -- display, and what scikit-learn asks for
 
@@ -1307,17 +1169,22 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return True
 
 
-def _check_thread() -> None:
-    """Refuse to train in a thread that gives batches: the training that waits for them would wait for itself."""
-    if is_prefetching():
-        raise SettingError("A training waits for the batches that this thread gives, which therefore cannot train; "
-                           "train in a callback.")
+def list_arguments(local: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, from its local variables.
 
+    Parameters
+    ----------
+    local : dict of str to object
+        What `locals` returns at its beginning.
 
-def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:
-    """The model as values, in inference mode: a training sets its mode itself, and predictions are made in this one."""
-    if not isinstance(model, Model):
-        return load(to_inference_mode(read(model)))
-    proto = to_inference_mode(model.proto)
-    has_variables = any(v.array is None for v in model.initializers.values())
-    return load(replace(model, proto=proto)) if has_variables or proto is not model.proto else model
+    Returns
+    -------
+    dict of str to object
+        By name, without the instance.
+
+    Examples
+    --------
+    >>> list_arguments({"self": None, "max_iter": 3})
+    {'max_iter': 3}
+    """
+    return {n: v for n, v in local.items() if n not in ("self", "__class__")}

@@ -1,82 +1,22 @@
-"""Settings: validation of those of a fit, parameters by name as in scikit-learn, and attributes that hold them."""
+"""Settings: parameters by name as in scikit-learn, and attributes that hold them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from types import MethodType
 from typing import Any
-
-import numpy as np
 
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import Piece, describe_unknown, list_settings, replace_settings
 
-from .hooks import check_callbacks
+__all__ = ["PROGRESS", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_names", "collect_params",
+           "list_fields", "replace_nested"]
 
-__all__ = ["PROGRESS", "FitSettings", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_count",
-           "check_flag", "check_names", "collect_params", "list_fields", "replace_nested"]
-
-#: The progress of a training: attributes of the optimizer, and of the `FitLoop` that holds them.
+#: The progress of a training: attributes of the optimizer, and of the `Loop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
             "_rng": "rng", "history_": "records"}
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """The validated settings of a fit that no graph depends on.
-
-    `OrtGradientForwardBackwardOptimizer` documents them.
-
-    Raises
-    ------
-    SettingError
-        A setting is out of range; the message names it.
-    """
-
-    max_iter: int = 100
-    batch_size: int = 10
-    shuffle: bool = True
-    init: str = "model"
-    random_state: int | np.random.Generator | None = None
-    warm_start: bool = False
-    validation_every: float = 0.1
-    callbacks: tuple[Any, ...] = ()
-    timeout: float | None = None
-    verbose: int = 0
-    exc: bool = True
-    check: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("shuffle", "warm_start", "exc", "check"):
-            object.__setattr__(self, name, check_flag(name, getattr(self, name)))
-        if self.init not in ("model", "random"):
-            raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")
-        if not _is_positive(self.validation_every):
-            raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
-                               f"{self.validation_every!r}.")
-        if self.timeout is not None and not _is_positive(self.timeout):
-            raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
-        if not isinstance(self.verbose, (int, np.integer, np.bool_)):
-            raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
-        if not isinstance(self.callbacks, Iterable):
-            raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
-        object.__setattr__(self, "callbacks", tuple(self.callbacks))
-        check_callbacks(self.callbacks)
-        try:
-            np.random.default_rng(self.random_state)
-        except (TypeError, ValueError):
-            raise SettingError(
-                f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
-        for name in ("max_iter", "batch_size"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-
-    @property
-    def validation_period(self) -> int:
-        """Number of epochs from one validation to the next."""
-        share = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
-        return max(1, round(share))
 
 
 class Setting:
@@ -86,10 +26,10 @@ class Setting:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._loop.settings, self.name)
+        return self if instance is None else getattr(instance.training.loop.settings, self.name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        instance._loop.settings = replace(instance._loop.settings, **{self.name: value})
+        instance.training.loop.settings = replace(instance.training.loop.settings, **{self.name: value})
 
 
 class SettingMethod:
@@ -118,23 +58,23 @@ class ModelSetting:
         self.name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else vars(instance)[self.name]
+        return self if instance is None else instance.training.settings[self.name]
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.set_params(**{self.name: value})
 
 
 class Progress:
-    """An attribute of an optimizer that its `FitLoop` holds under another name."""
+    """An attribute of an optimizer that its `Loop` holds under another name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = PROGRESS[name]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else getattr(instance._loop, self.name)
+        return self if instance is None else getattr(instance.training.loop, self.name)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        setattr(instance._loop, self.name, value)
+        setattr(instance.training.loop, self.name, value)
 
 
 def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:
@@ -248,59 +188,3 @@ def _replace_field(owner: str, piece: Any, path: Sequence[str], value: Any) -> A
     if rest:
         value = _replace_field(f"{owner}__{name}", getattr(piece, name), rest, value)
     return replace_settings(piece, **{name: value})
-
-
-def check_flag(name: str, value: Any) -> bool:
-    """Check a setting that is True or False.
-
-    Parameters
-    ----------
-    name : str
-        The name of the setting.
-    value : object
-        True or False, of Python or numpy, or 1 or 0.
-
-    Returns
-    -------
-    bool
-
-    Raises
-    ------
-    SettingError
-        It is neither, such as the string "no", which is true in Python.
-    """
-    if isinstance(value, (bool, np.bool_, int)) and value in (0, 1):
-        return bool(value)
-    raise SettingError(f"{name} is True or False, not {value!r}.")
-
-
-def check_count(name: str, number: Any) -> int:
-    """Check a setting that is a whole number of at least 1.
-
-    Parameters
-    ----------
-    name : str
-        The name of the setting.
-    number : object
-        An integer of Python or numpy.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    SettingError
-        It is none, or less than 1.
-    """
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        is_whole = isinstance(number, float) and number >= 1 and number.is_integer()
-        hint = f"; did you mean {int(number)}?" if is_whole else "."
-        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}{hint}")
-    return int(number)
-
-
-def _is_positive(number: Any) -> bool:
-    """Whether a value is a finite number above 0."""
-    is_real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-    return bool(is_real and 0 < number < np.inf)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.runtime import Interrupt, Session, choose_threads
+from ortpartial.runtime import Session, choose_threads
 from ortpartial.training import (
     Engine,
     TrainingSpec,
@@ -25,7 +24,7 @@ from .loss_data import LossDataAdapter
 from .metrics import accuracy, r2
 from .validation import DataAdapter
 
-__all__ = ["Predictor", "interruptible"]
+__all__ = ["Predictor"]
 
 
 class Predictor:
@@ -166,35 +165,6 @@ class Predictor:
         else:
             proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False, apart=apart)
         return Session(proto, device=spec.device, threads=threads, arrays=apart)
-
-
-@contextmanager
-def interruptible(part: Any, timeout: float | None, always: bool = False) -> Iterator[None]:
-    """A context in which runs end at the timeout and at Ctrl-C.
-
-    Parameters
-    ----------
-    part : object
-        Has an `engine`, which may be replaced meanwhile. The options of the engine are those of every run of this
-        thread in the context, also of runs that are not its own.
-    timeout : float or None
-        In seconds. A context inside of another one has the timeout of the outer one.
-    always : bool
-        Whether Ctrl-C ends a run even without a timeout; that costs some microseconds.
-
-    Yields
-    ------
-    None
-    """
-    if part.engine.local.options is not None or not (always or timeout):
-        yield
-        return
-    with Interrupt(timeout) as interrupt:
-        part.engine.local.options = interrupt.options
-        try:
-            yield
-        finally:
-            part.engine.local.options = None
 
 
 def _concatenate(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -16,7 +16,16 @@ from ortpartial.graph import build, to_dtype, variable
 from ortpartial.learning import fingerprint
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
-from ortpartial.training import AVERAGE, Engine, TrainingSpec, find_weighting, gradient_graph, row_loss_graph
+from ortpartial.training import (
+    AVERAGE,
+    Engine,
+    TrainingSpec,
+    find_weighting,
+    gradient_graph,
+    loss_graph,
+    row_loss_graph,
+    spec_of,
+)
 from ortpartial.training_info import TrainingSnapshot
 
 from .loss_graph import drop_loss
@@ -111,7 +120,7 @@ class TrainingState:
 
     def compute_gradients(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The gradient of the objective by each weight, on rows as an engine is given them."""
-        spec, names = replace(self.engine.spec.for_inputs(data), precision=None), self.spec.names
+        spec, names = replace(spec_of(self.engine.source).for_inputs(data), precision=None), self.spec.names
         weighted = find_weighting(spec, data)
         pieces = fingerprint([spec.penalty, *spec.losses.values()])  # It does not depend on the rate.
         key = weighted, pieces, tuple(spec.losses), tuple(spec.model.inputs)
@@ -175,7 +184,7 @@ class TrainingState:
         spec = self.spec
         first = spec.model.arrays[spec.weights[0]]
         apart = {
-            "learning_loss": self.engine.loss_graph(),
+            "learning_loss": loss_graph(spec_of(self.engine.source), weighted=self.engine.weighting),
             "learning_rate": spec.planned_rate.build_onnx_function(dtype=first.dtype, shape=first.shape),
             "learning_penalty": spec.penalty.build_onnx_function(dtype=first.dtype, shape=first.shape),
         }

@@ -80,9 +80,9 @@ class TrainingView:
         DataError
             X or y does not fit the model, or nothing has been trained.
         """
-        loop, state = self.optimizer._loop, self.optimizer._state
+        loop, state = self.optimizer.training.loop, self.optimizer.training.state
         if X is not None:
-            return state.compute_gradients(loop._to_arrays(X, y, sample_weight)[0])
+            return state.compute_gradients(loop.to_arrays(X, y, sample_weight)[0])
         rows = len(next(iter(state.engine.data.values()), ()))
         if not rows:
             raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
@@ -98,7 +98,7 @@ class TrainingView:
         **columns : object
             By name; those that a training has itself remain as they are.
         """
-        if records := self.optimizer._loop.records:
+        if records := self.optimizer.training.loop.records:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
 
 
@@ -114,9 +114,10 @@ def view_training(optimizer: OrtGradientForwardBackwardOptimizer) -> TrainingVie
     -------
     TrainingView
     """
-    loop = optimizer._loop
+    training = optimizer.training
+    loop = training.loop
     iteration, loss = loop.read_progress()
-    optimizer._state.add_rates(loop.records)  # of all: it ends at the first one, from the last, that has its rate
+    training.state.add_rates(loop.records)  # of all: it ends at the first one, from the last, that has its rate
     last = loop.records[-1:]
     losses = MappingProxyType(dict(last[0]) if last else {})
     return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, losses, optimizer.learning_rate_,

@@ -14,11 +14,12 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
+from ortpartial.execution import StepEngine, StepRunner, select_for_device
 from ortpartial.graph import Value, build
 from ortpartial.learning import Piece, fingerprint, is_settled
 from ortpartial.model import Range, check_empty, load
-from ortpartial.runtime import Buffer, DeviceName, Session, choose_threads
-from ortpartial.training_info import TrainingSession, draw_initialization
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, choose_threads
+from ortpartial.training_info import draw_initialization, strip_training_info
 
 from .changes import count_changes, note_change
 from .data_parallel import Processes, choose_own_threads
@@ -28,6 +29,7 @@ from .module import Module, list_arguments
 from .parameter import Parameter
 from .placeholders import check_sizes, convert, name_all, to_placeholder
 from .trace import ITERATION, PASSING, SEED
+from .traced_source import make_source
 from .training_model import initial_values, write_model
 from .writing import Writing, write, write_step
 
@@ -60,12 +62,17 @@ class Program:
         What its `forward` takes.
     targets : sequence of Value or array_like, optional
         What its `train_one_batch` takes beside.
-    use_graph, sequential, random_state, device
+    use_graph, sequential, random_state, device, engine
         As for `Module.compile`.
     """
 
+    #: The engine that takes the steps, and why.
+    _engine: tuple[type[StepRunner], str]
+
     def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
-                 sequential: bool, random_state: int | None, device: DeviceName):
+                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
+        self._engine = select_module_engine(engine, device)
+        self.engine = engine
         self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
         self.rng = np.random.default_rng(random_state)
         taken = {n for n, _ in module.named_parameters(buffers=True)}
@@ -76,6 +83,7 @@ class Program:
         self.inputs = {n: to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
         self._inference = self._write_inference()
         self._step: Writing | None = None
+        self._ranges: Mapping[str, Range] = {}  # of the labels and indices that it reads
         self._step_key: Any = None  # the types of its targets
         self._settings: Any = None  # what else the step depends on
         self._seen = -1  # how many changes of modules have been looked at
@@ -83,11 +91,12 @@ class Program:
         self._unsettled: list[Any] = []
         self._fingerprint: Any = fingerprint([])
         self._parts = list(module.named_modules())
-        self._keep_states = False
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
         self._lock = RLock()  # threads take turns
-        #: State that no step reads yet, as one before the first batch.
+        #: Holds the state that steps read, and takes them.
+        self.runner: StepRunner | None = None
+        #: State that no step reads, or reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: The shapes of parameters and buffers, by name.
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -108,8 +117,7 @@ class Program:
         state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
         self._shapes = {n: p.shape for n, p in parameters.items()}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
-        self._aside[SEED] = self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
-        self.session = self._open(self._write_model(arrays, parameters, None))
+        self._aside |= {SEED: self.rng.integers(-2**31, 2**31, 2).astype(np.int32), **arrays}
         for n, p in parameters.items():
             p.name, p._program = n, self
         note_change()
@@ -154,9 +162,19 @@ class Program:
             self.forget_steps(keep_states=optimizers == self._settings[0])
         self._settings = optimizers, settings
 
+    def holds(self, name: str) -> bool:
+        """Whether there is such a part of the state."""
+        return self._runs(name) or name in self._aside
+
+    def _runs(self, name: str) -> bool:
+        """Whether the runner holds a part of the state."""
+        return self.runner is not None and name in (*self.runner.source.names_of_state, SEED, ITERATION)
+
     def get(self, name: str) -> np.ndarray:
         """A copy of a part of the state."""
-        return self.session.get(name) if name in self.session.names else self._aside[name]
+        if self.runner is not None and self._runs(name):
+            return self.runner.get(name)
+        return self._aside[name].copy()
 
     @property
     def seed(self) -> np.ndarray:
@@ -170,23 +188,24 @@ class Program:
 
     def set(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite a part of the state."""
-        self.session.set_state({n: a for n, a in arrays.items() if n in self.session.names})
-        self._aside.update({n: a for n, a in arrays.items() if n not in self.session.names})
+        for n, a in arrays.items():
+            if self.runner is not None and self._runs(n):
+                self.runner.set(n, a)
+            else:
+                self._aside[n] = np.array(a)
 
     def states(self) -> dict[str, np.ndarray]:
         """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
         self.follow()
-        return {n: a for n, a in {**self._aside, **self.session.state}.items() if not n.startswith(PASSING)}
+        held = [] if self.runner is None else [*self.runner.source.names_of_state, SEED, ITERATION]
+        return {n: self.get(n) for n in dict.fromkeys([*self._aside, *held]) if not n.startswith(PASSING)}
 
     def restore(self, states: Mapping[str, np.ndarray]) -> None:
         """Overwrite all of the state; what no step reads yet waits for the one that does."""
-        if states.keys() == self.states().keys():
-            self.set(states)
-            return
-        parameters = dict(self.module.named_parameters(buffers=True))
-        self._aside = {n: a for n, a in states.items() if n not in parameters}
-        self._step, self._keep_states = None, False
-        self.session = self._open(self._write_model({n: states[n] for n in parameters}, parameters, None))
+        if states.keys() != self.states().keys():
+            self._step = self.runner = None
+            self._aside = {}
+        self.set(states)
 
     def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
         """Draw the numbers of parameters anew."""
@@ -205,7 +224,7 @@ class Program:
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
-        self._step, self._keep_states, self._is_together = None, keep_states, False
+        self._step, self._is_together = None, False
         if not keep_states:
             kept = {SEED, ITERATION, *(n for n, _ in self.module.named_parameters(buffers=True))}
             self.restore({n: a for n, a in self.states().items() if n in kept})
@@ -219,7 +238,7 @@ class Program:
     def plan_further(self, batches: int) -> None:
         """Plan so many batches beside those that each optimizer has taken."""
         counters = {n: f"{n}.iteration" for n, _ in self.module.named_optimizers()}
-        taken = {n: self.get(c) if c in self.session.names or c in self._aside else 0 for n, c in counters.items()}
+        taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def synchronize(self) -> bool:
@@ -282,19 +301,18 @@ class Program:
         parameters = dict(self.module.named_parameters(buffers=True))
         self._drop_foreign_states(step.trace.first, {SEED, ITERATION, *parameters})
         state, read = self.states(), step.trace.before
-        model = self._write_model({n: state[n] for n in parameters}, parameters, step)
-        self.session = self._open(model, step)
-        self._step, self._step_key, self._aside = step, key, {}
-        if self._keep_states:
-            self.session.set_state({n: a for n, a in state.items() if n in read and n not in parameters})
-        self._keep_states, self._is_together = True, False
+        self.runner = self._open(step, {**step.trace.first, **{n: a for n, a in state.items() if n in read}})
+        self._step, self._step_key, self._ranges = step, key, step.find_ranges({**step.outputs, **step.trace.changed})
+        self._aside = {n: state[n] for n in parameters if n not in read}
+        self.set({n: state[n] for n in (SEED, ITERATION)})
+        self._is_together = False
 
     def _name_batch(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()
                     ) -> dict[str, Value]:
         """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
         self._check_batch(len(self.inputs) + len(targets))
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        names = name_all(targets, arguments, "target", {*self.inputs, *self.session.names})
+        names = name_all(targets, arguments, "target", {*self.inputs, *self._shapes, SEED, ITERATION})
         rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
         sizes = ["N" if rows in (None, *(t.shape or ())[:1]) else f"{n}_rows"
                  for n, t in zip(names, targets, strict=True)]
@@ -317,27 +335,48 @@ class Program:
                           ModelWarning, stacklevel=2)
         self._aside = {n: a for n, a in self._aside.items() if n not in unlike}
 
-    def _open(self, model: ModelProto, step: Writing | None = None) -> TrainingSession:
-        """The session of a model."""
+    def _open(self, step: Writing, state: Mapping[str, np.ndarray]) -> StepRunner:
+        """The runner of a step."""
         threads = 1 if self.sequential else None
-        if step is None:
-            return TrainingSession(model, device=self.device, returned=(), threads=threads)
         if step.trace.exchanges and not self.sequential:
             threads = choose_own_threads(step.trace.changed.values())
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        return TrainingSession(model, device=self.device, returned=step.outputs, threads=threads,
-                               exchanges=exchanges)
+        kind, reason = self._engine
+        if exchanges:
+            kind, reason = StepEngine, "several processes exchange numbers within a step"
+        runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
+        runner.reason = reason
+        return runner
+
+    def change_engine(self, kind: type[StepRunner], reason: str) -> None:
+        """Go on with another engine."""
+        assert self.runner is not None
+        if type(self.runner) is not kind:
+            self.runner = self.runner.continue_with(self.runner.source, kind)
+        self.runner.reason = reason
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that takes the steps."""
+        return (self._engine[0] if self.runner is None else self.runner).name
+
+    @property
+    def engine_reason(self) -> str:
+        """Why it was chosen."""
+        return self._engine[1] if self.runner is None else self.runner.reason
 
     def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Add up the numbers of the processes."""
         assert self._processes is not None
         self._processes.add_up(name, kept, buffer)
 
-    def _write_model(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Parameter],
-                     step: Writing | None) -> ModelProto:
-        """The inference graph, and the training."""
-        waiting = self._aside if step is None else {SEED: self.seed, **self._aside}
-        return write_model(type(self.module).__name__, self._inference, parameters, {**waiting, **arrays}, step)
+    def write_model(self, *, training: bool = True) -> ModelProto:
+        """The inference graph with the current weights, and the training as far as it is written."""
+        parameters = dict(self.module.named_parameters(buffers=True))
+        states = self.states()
+        model = write_model(type(self.module).__name__, self._inference, {n: parameters[n] for n in self._shapes},
+                            states, self._step if training else None)
+        return model if training else strip_training_info(model)
 
     def __reduce__(self) -> Any:
         name = type(self.module).__name__
@@ -352,17 +391,18 @@ class Program:
         arrays = self._split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
-        check_sizes(self._step.inputs, arrays)
         if not self._is_together:
             self.synchronize()
-        feeds, run = dict(zip(self._step.inputs, arrays, strict=True)), self.session.step
+        assert self.runner is not None
+        feeds, run = convert(arrays, self._step.inputs, self._ranges), self.runner.step
         if self._processes is not None and self._step.trace.exchanges:
-            run = partial(self._processes.step, self.session, self._step.inputs)
+            run = partial(self._processes.step, self.runner, self._step.inputs)
         return self._step.rebuild(run(feeds))
 
     def undo(self) -> None:
         """Back to before the last step."""
-        self.session.undo()
+        assert self.runner is not None
+        self.runner.undo()
 
     @in_turn
     def evaluate(self, batch: Sequence[Any]) -> Any:
@@ -422,7 +462,7 @@ class Program:
         function = self._sessions[mode]
         writing = function.writing
         self._check_count(inputs)
-        self._aside = {**{n: a for n, a in writing.trace.first.items() if n not in self.session.names}, **self._aside}
+        self._aside = {**{n: a for n, a in writing.trace.first.items() if not self.holds(n)}, **self._aside}
         outputs = function(inputs, self.get)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return writing.rebuild(outputs)
@@ -439,6 +479,15 @@ class Program:
         threads = 1 if self.sequential else choose_threads(list(outputs.values()))
         session = Session(graph, device=self.device, threads=threads)
         return _Function(writing, list(outputs.values()), session, writing.find_ranges(outputs))
+
+
+def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
+    """The engine of a module's steps by its name, and the reason for it."""
+    kind, reason = select_for_device(engine, Device.parse(device))
+    if kind.name == "agent":
+        raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
+                           "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
+    return kind, reason
 
 
 @dataclass(frozen=True)

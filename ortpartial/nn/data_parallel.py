@@ -19,7 +19,7 @@ from .structure import flatten, rebuild
 from .trace import PASSING, RANK, SHARE, Trace
 
 if TYPE_CHECKING:
-    from ortpartial.training_info import TrainingSession
+    from ortpartial.execution import StepRunner
 
 __all__ = ["Exchange", "Processes", "average", "average_statistics", "choose_own_threads"]
 
@@ -201,13 +201,13 @@ class Processes:
         taken = {n: a[own] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
         return taken, {RANK: np.array(rank, np.int32), SHARE: np.array(count / max(rows, 1))}
 
-    def step(self, session: TrainingSession, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
+    def step(self, runner: StepRunner, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
              ) -> dict[str, np.ndarray]:
         """Take a step on the rows of this process.
 
         Parameters
         ----------
-        session : TrainingSession
+        runner : StepRunner
             Takes it.
         placeholders, feeds : dict
             As for `take_rows`.
@@ -215,7 +215,7 @@ class Processes:
         Returns
         -------
         dict of str to numpy.ndarray
-            As of the session.
+            All that the step returns.
 
         Raises
         ------
@@ -225,12 +225,14 @@ class Processes:
             The processes were given different numbers of rows.
         """
         taken, state = self.take_rows(placeholders, feeds)
-        state = {n: a for n, a in state.items() if n in session.names}
-        session.set_state(state)
+        state = {n: a for n, a in state.items() if n in runner.source.names_of_state}
+        for n, a in state.items():
+            runner.set(n, a)
         try:
-            return session.step(taken)
+            return runner.step(taken)
         finally:  # A file that is written now is that of one process.
-            session.set_state({n: _ALONE[n] for n in state})
+            for n in state:
+                runner.set(n, _ALONE[n])
 
     def add_up(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Replace numbers by their sum over the processes.

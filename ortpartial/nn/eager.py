@@ -28,10 +28,12 @@ class EagerProgram(Program):
 
     Parameters
     ----------
-    module, inputs, targets, use_graph, sequential, random_state, device
+    module, inputs, targets, use_graph, sequential, random_state, device, engine
         As for `Program`.
     """
 
+    #: Operators are run one by one.
+    engine_name, engine_reason = "eager", "use_graph is False"
     #: The error of code that reads numbers, of which there is no graph.
     _reading: NotComputedError | None = None
     #: The targets of the last step, whose graph is written where it is asked for.
@@ -47,12 +49,12 @@ class EagerProgram(Program):
         """A part of the state; that of a parameter which the code has just made is drawn."""
         if name in self._place:
             return self._place[name]
-        if name not in self.session.names and name not in self._aside:
+        if not self.holds(name):
             new = {n: p for n, p in self.module.named_parameters(buffers=True) if n == name}
             self._aside.update(self._draw(new))
             for n, p in new.items():
                 p.name, p._program = n, self
-        return self.get(name) if name in self.session.names else self._aside.get(name)
+        return self.get(name) if self.holds(name) else None
 
     def undo(self) -> None:
         """Back to before the last step."""

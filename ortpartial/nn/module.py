@@ -360,7 +360,8 @@ class Module:
         return self
 
     def compile(self, inputs: Any, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
-                targets: Any = None, random_state: int | None = None, device: DeviceName = "cpu") -> Self:
+                targets: Any = None, random_state: int | None = None, device: DeviceName = "cpu",
+                engine: str = "auto") -> Self:
         """Write the graph of the module, and make its weights.
 
         Parameters
@@ -382,6 +383,9 @@ class Module:
             The seed of the first weights, the Dropout masks and the order of the rows.
         device : str or tuple of str and dict
             ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
+        engine : str
+            What takes the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
+            `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which one does.
 
         Returns
         -------
@@ -390,6 +394,8 @@ class Module:
 
         Raises
         ------
+        SettingError
+            The engine is not known, or does not run on the device.
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
@@ -398,7 +404,8 @@ class Module:
 
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
-                                use_graph=use_graph, sequential=sequential, random_state=random_state, device=device)
+                                use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
+                                engine=engine)
         return self.train(is_train)
 
     @property
@@ -410,10 +417,20 @@ class Module:
         return self._program
 
     @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._compiled.engine_name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why this engine was chosen."""
+        return self._compiled.engine_reason
+
+    @property
     def graph(self) -> ModelProto:
         """The ONNX model with the current weights and, as far as it is written, the training of the module."""
         self._compiled.complete()
-        return self._compiled.session.training_model()
+        return self._compiled.write_model()
 
     def to_onnx(self) -> ModelProto:
         """Write the module in evaluation mode as an ONNX model.
@@ -424,7 +441,7 @@ class Module:
             With the current weights, without the training.
         """
         self._compiled.complete()
-        return self._compiled.session.inference_model()
+        return self._compiled.write_model(training=False)
 
     def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,
                     batch_size: int | None = None, batch_sizes: Sequence[int] | None = None) -> dict[str, Path]:

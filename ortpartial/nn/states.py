@@ -208,11 +208,12 @@ def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] 
     parameters = [n for n, _ in module.named_parameters(buffers=True)]
     names = {"parameters": parameters, "states": [n for n in states if n not in parameters],
              "lengths": _list_lengths(module)}
-    proto = program.session.training_model()
+    proto = program.write_model()
     info = proto.training_info[0]
+    stored = {t.name for graph in (proto.graph, info.algorithm) for t in graph.initializer}
     # What the next step goes on from, and what no graph reads, stand where stock runtimes do not look.
     info.algorithm.initializer.extend(from_array(states[n], n)
-                                      for n in names["states"] if n not in program.session.names)
+                                      for n in names["states"] if n not in stored)
     info.initialization.initializer.extend(from_array(a, n) for n, a in arrays.items())
     for key, value in ((_NAMES, json.dumps(names)), (_STATE, text)):
         proto.metadata_props.add(key=key, value=value)

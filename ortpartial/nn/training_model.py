@@ -14,6 +14,7 @@ from ortpartial.training_info import declare_labels
 from .entries import Entry, split_entries
 from .parameter import Parameter
 from .trace import SEED
+from .traced_source import unwrap
 from .writing import Writing
 
 __all__ = ["initial_values", "write_model"]
@@ -80,17 +81,10 @@ def initial_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
     return {n: p.initializer(p.shape, p.dtype, seed=p.seed) for n, p in parameters.items()}
 
 
-def _unwrap(v: Value) -> Value:
-    """The value behind the end of a gradient, which means nothing at the end of a step."""
-    if v.node is not None and v.node.op_type == "StopGradient" and v.node.inputs[0] is not None:
-        return v.node.inputs[0]
-    return v
-
-
 def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collection[str], states: Collection[str]
                ) -> None:
     """Add an entry to the training of a model; the first one is to hold the states."""
-    info, changed = proto.training_info.add(), {n: _unwrap(v) for n, v in entry.updates.items()}
+    info, changed = proto.training_info.add(), {n: unwrap(v) for n, v in entry.updates.items()}
     results = {**entry.outputs, **{f"{n}_new": v for n, v in changed.items()}}
     inside = [g for g in walk_graphs(proto.graph) if g is not proto.graph]
     reserved = {*visible, *(i.name for g in inside for i in g.input)}

@@ -68,14 +68,15 @@ def compose(source: Any, depth: int | None) -> Picture:
     Picture
     """
     optimizer = getattr(source, "optimizer_", source)
-    spec = getattr(optimizer, "_spec", None)
-    if spec is None:
+    training = getattr(optimizer, "training", None)
+    spec, engine = getattr(training, "spec", None), getattr(training, "engine", None)
+    if spec is None or engine is None:
         model = source if isinstance(source, Model) else load(source)
         return _draw_model(model, _find_weights(model), depth)
     picture = _draw_model(spec.model, _find_weights(spec.model, spec.weights), depth)
     _add_training(picture, spec)
-    picture.runs = [(f"{graph}:\n{_RUNS[graph]}", parts) for graph, parts in optimizer._engine.runs]
-    picture.caption = f"Engine {optimizer._engine.name!r}: {optimizer._engine.reason}"
+    picture.runs = [(f"{graph}:\n{_RUNS[graph]}", parts) for graph, parts in engine.runs]
+    picture.caption = f"Engine {engine.name!r}: {engine.reason}"
     return picture
 
 

@@ -1,26 +1,70 @@
 """Training: how a step is composed, and the engines that run it."""
 
+from ortpartial.execution import (
+    MANY_STEPS,
+    ShapePolicy,
+    WeightedMean,
+    select_for_fit,
+    select_for_length,
+    shared_sessions,
+)
+from ortpartial.execution import StepRunner as Engine
+
 from .counter_rng import draw_mask
 from .counting import count_elements, find_weighting, make_weights
-from .engine import Engine, WeightedMean
-from .engine_selection import MANY_STEPS, select_engine, select_for_backward, select_for_fit, select_for_length
+from .engine_selection import select_engine, select_for_backward
 from .forward_backward import OrtGradientForwardBackward
 from .gradient_cut import GradientCut, GraphFunction
 from .loss_output import LossOutput
 from .names import Names
 from .rate_factors import RateFactors, WeightDescription, describe_weights, resolve_rate_factors
 from .rewrite_check import RewriteCheck, check_rewrites, differentiate_written
-from .shape_policy import ShapePolicy
-from .shared_sessions import shared_sessions
+from .source import SpecSource, spec_of
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
-from .split_graphs import forward_graph, row_loss_graph
+from .split_graphs import forward_graph, loss_graph, row_loss_graph
 from .state_choice import choose_state
 from .step import gradient_graph, make_targets, mean_loss, step_values
 
-__all__ = ["ACCUMULATED", "AVERAGE", "MANY_STEPS", "Engine", "GradientCut", "GraphFunction", "LossOutput", "Names",
-           "OrtGradientForwardBackward", "RateFactors", "RewriteCheck", "ShapePolicy", "TrainingSpec",
-           "WeightDescription", "WeightedMean", "check_rewrites", "choose_state", "count_elements", "describe_weights",
-           "differentiate_written", "draw_mask", "find_weighting", "forward_bytes", "forward_graph", "gradient_graph",
-           "known_shape", "make_targets", "make_weights", "mean_loss", "program_bytes", "resolve_rate_factors",
-           "row_loss_graph", "select_engine", "select_for_backward", "select_for_fit", "select_for_length",
-           "shared_sessions", "step_values"]
+__all__ = [
+    "ACCUMULATED",
+    "AVERAGE",
+    "MANY_STEPS",
+    "Engine",
+    "GradientCut",
+    "GraphFunction",
+    "LossOutput",
+    "Names",
+    "OrtGradientForwardBackward",
+    "RateFactors",
+    "RewriteCheck",
+    "ShapePolicy",
+    "SpecSource",
+    "TrainingSpec",
+    "WeightDescription",
+    "WeightedMean",
+    "check_rewrites",
+    "choose_state",
+    "count_elements",
+    "describe_weights",
+    "differentiate_written",
+    "draw_mask",
+    "find_weighting",
+    "forward_bytes",
+    "forward_graph",
+    "gradient_graph",
+    "known_shape",
+    "loss_graph",
+    "make_targets",
+    "make_weights",
+    "mean_loss",
+    "program_bytes",
+    "resolve_rate_factors",
+    "row_loss_graph",
+    "select_engine",
+    "select_for_backward",
+    "select_for_fit",
+    "select_for_length",
+    "shared_sessions",
+    "spec_of",
+    "step_values",
+]

@@ -11,13 +11,14 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad
+from ortpartial.execution import Program, ProgramKey, StepRunner, StepSource, WeightedMean, bind, directions
 from ortpartial.graph import Value, build, cast, find_inputs, op, variable
 from ortpartial.learning import mean_rows, weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, ProcessGroup, Session, cores
 
 from .counting import make_weights, weigh_elements
-from .engine import Engine, Program, ProgramKey, WeightedMean, bind, directions
+from .source import SpecSource, spec_of
 from .spec import TrainingSpec
 from .step import make_targets, mean_loss, sum_values
 from .update import append_update
@@ -111,7 +112,7 @@ def sums_update_graph(spec: TrainingSpec, *, parts: int = 1) -> ModelProto:
     return build(inputs, outputs, name="update")
 
 
-class DataParallelEngine(Engine):
+class DataParallelEngine(StepRunner):
     """Gradient and update in two graphs; between them the processes add their gradients.
 
     Every process is given all the rows and reads its own, every ``size``-th of a batch, so that the batch, the step and
@@ -119,22 +120,23 @@ class DataParallelEngine(Engine):
 
     Parameters
     ----------
-    spec : TrainingSpec
+    source : SpecSource
         What is trained.
     """
 
+    source: SpecSource
     name = "step"
     runs = (("gradient", ("model", "loss", "gradient")), ("update", ("update",)))
     is_distributed = True
 
-    def __init__(self, spec: TrainingSpec):
-        super().__init__(spec)
+    def __init__(self, source: SpecSource):
+        super().__init__(source)
         self.group: ProcessGroup | None = None
         self._bind_update(parts=1)
 
     def _bind_update(self, parts: int) -> None:
         """Bind the update to sums that so many outputs have of their own."""
-        spec = self.spec
+        spec = self.source.spec
         self._update = sums_update_graph(spec, parts=parts)
         count = sum(spec.model.arrays[w].size for w in spec.weights)
         self.sums = Buffer(np.zeros(parts * (count + 2), spec.dtype), spec.device)
@@ -162,10 +164,10 @@ class DataParallelEngine(Engine):
         with self.turn.lock:
             self.restore(self.broadcast(self.snapshot()))
 
-    def continue_with(self, spec: TrainingSpec, kind: type[Engine] | None = None,
-                      learned: Mapping[str, np.ndarray] | None = None) -> Engine:
-        """An engine that goes on from here in the same processes, with another spec of the same states."""
-        engine = super().continue_with(spec, kind, learned)
+    def continue_with(self, source: StepSource, kind: type[StepRunner] | None = None,
+                      learned: Mapping[str, np.ndarray] | None = None) -> StepRunner:
+        """A runner that goes on from here in the same processes, with another source of the same states."""
+        engine = super().continue_with(source, kind, learned)
         engine.group = self.group  # type: ignore[attr-defined]
         engine._match_parts()  # type: ignore[attr-defined]
         return engine
@@ -179,7 +181,7 @@ class DataParallelEngine(Engine):
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update."""
-        return {"gradient": sums_graph(self.spec, weighted=self._weighted), "update": self._update}
+        return {"gradient": sums_graph(self.source.spec, weighted=self.weighting), "update": self._update}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
@@ -189,8 +191,8 @@ class DataParallelEngine(Engine):
 
     def _match_parts(self) -> None:
         """Let outputs that count differently have sums of their own."""
-        is_one = self.spec.counts_alike and self._weighted != "elements"
-        parts = 1 if is_one else len(self.spec.losses)
+        is_one = self.source.spec.counts_alike and self.weighting != "elements"
+        parts = 1 if is_one else len(self.source.spec.losses)
         if parts != self._parts:
             self._programs.clear()
             self._bind_update(parts)
@@ -228,18 +230,18 @@ class DataParallelEngine(Engine):
 
     def _open(self, key: ProgramKey) -> Any:
         """The sums of batches of these shapes, or of all."""
-        return _SumsProgram(self, self._spec_for(key.shapes))
+        return _SumsProgram(self, spec_of(self._source_for(key.shapes)))
 
 
 class _SumsProgram(Program):
     """The gradient, bound twice: from either set of weights into the one buffer of sums."""
 
     def __init__(self, engine: DataParallelEngine, spec: TrainingSpec):
-        graph = sums_graph(spec, weighted=engine._weighted)
+        graph = sums_graph(spec, weighted=engine.weighting)
         session = Session(graph, device=spec.device, threads=engine.threads(spec))
-        super().__init__(engine, [bind(session, side, {session.outputs[0]: engine.sums}) for side in engine.sides])
-        self.sums = engine.sums
+        super().__init__([bind(session, side, {session.outputs[0]: engine.sums}) for side in engine.sides], spec.device)
+        self.sums, self.local = engine.sums, engine.local
 
     def __call__(self, side: int) -> float:
-        self.bindings[side].run(self.engine.local.options)
+        self.bindings[side].run(self.local.options)
         return float(self.sums.numpy()[-2])

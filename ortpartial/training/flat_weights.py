@@ -5,7 +5,7 @@ An update of few elements takes the time of its operators, of which a vector has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.graph import Value, build, op, variable
+from ortpartial.execution import Vector
+from ortpartial.graph import build, op, variable
 from ortpartial.learning import WeightAverage
 from ortpartial.limits import limits
 from ortpartial.runtime import Session
@@ -40,51 +41,30 @@ class FlatGroup:
     ----------
     name : str
         What the vector is called.
-    shapes : dict of str to tuple of int
-        The shapes of the weights, by name, in their order in the vector.
+    vector : Vector
+        The weights.
 
     Examples
     --------
-    >>> from ortpartial.graph import variable
-    >>> group = FlatGroup("flat", {"w": (3, 2), "b": (3,)})
-    >>> flat = group.join([variable(n, "float32", shape) for n, shape in group.shapes.items()])
-    >>> flat, group.split(flat)
-    (<Value Concat float32[9]>, {'w': <Value Reshape float32[3x2]>, 'b': <Value Split float32[3]>})
+    >>> from ortpartial.training.names import Names
+    >>> group = FlatGroup("flat", Vector({"w": (3, 2), "b": (3,)}))
+    >>> {n: list(v.shapes) for n, v in group.vectors(Names(frozenset()), ["m"]).items()}
+    {'flat': ['w', 'b'], 'flat_m': ['w_m', 'b_m']}
     """
 
     name: str
-    shapes: Mapping[str, tuple[int, ...]]
+    vector: Vector
 
     @property
     def first(self) -> str:
         """The first weight, whose settings are those of all."""
-        return next(iter(self.shapes))
+        return self.vector.first
 
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return sum(map(prod, self.shapes.values()))
-
-    def names(self, names: Names, states: Iterable[str]) -> dict[str, list[str]]:
-        """The names of the tensors that vectors consist of, for that of the weights and those of their states."""
-        of_states = {names.state(self.name, s): [names.state(n, s) for n in self.shapes] for s in states}
-        return {self.name: [*self.shapes], **of_states}
-
-    def split_array(self, flat: np.ndarray) -> list[np.ndarray]:
-        """What `split` gives, as views of an array."""
-        parts = np.split(flat, np.cumsum([prod(shape) for shape in self.shapes.values()])[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
-
-    def join(self, values: Sequence[Value]) -> Value:
-        """The vector of tensors of the shapes of the weights."""
-        return op.Concat(*(v if v.rank == 1 else op.Reshape(v, [-1]) for v in values), axis=0)
-
-    def split(self, flat: Value) -> dict[str, Value]:
-        """The tensors of the shapes of the weights, by their names, that a vector consists of."""
-        sizes = np.array([prod(shape) for shape in self.shapes.values()])
-        parts = op.Split(flat, sizes, axis=0, n_outputs=len(sizes))
-        return {n: part if len(shape) == 1 else op.Reshape(part, np.array(shape, np.int64))
-                for part, (n, shape) in zip(parts, self.shapes.items(), strict=True)}
+    def vectors(self, names: Names, states: Iterable[str]) -> dict[str, Vector]:
+        """The vector of the weights, and those of their states, by name."""
+        of_states = {names.state(self.name, s): Vector({names.state(n, s): size for n, size in
+                                                        self.vector.shapes.items()}) for s in states}
+        return {self.name: self.vector, **of_states}
 
 
 def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
@@ -114,7 +94,7 @@ def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
                 alike.append((settings, group := {}))
             group[n] = shape
     groups = [part for _, shapes in alike for part in _divide(shapes) if len(part) > 1]
-    return [FlatGroup(spec.names.free(f"flat_{i}"), part) for i, part in enumerate(groups)]
+    return [FlatGroup(spec.names.free(f"flat_{i}"), Vector(part)) for i, part in enumerate(groups)]
 
 
 def _divide(shapes: _Shapes) -> list[_Shapes]:

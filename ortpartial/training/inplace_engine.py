@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.execution import Program, ProgramKey, StepRunner, bind
 from ortpartial.model import bodies, walk_graphs
 from ortpartial.rewrites import checkpoint_gradient, recompute_cheap
 from ortpartial.runtime import Buffer, Session, session_options
 
-from .engine import Engine, Program, ProgramKey, bind
+from .source import SpecSource, spec_of
 from .spec import TrainingSpec, forward_bytes
 from .split_graphs import update_graph
 from .step import gradient_graph
@@ -24,7 +25,7 @@ __all__ = ["InplaceEngine", "can_overwrite"]
 _ELEMENTWISE = frozenset({"Add", "Div", "Identity", "Max", "Min", "Mul", "Sub", "Sum"})
 
 
-class InplaceEngine(Engine):
+class InplaceEngine(StepRunner):
     """Gradient and update in two graphs, of which the second overwrites weights and states where they are.
 
     All gradients are there before the first weight changes. So a run that is interrupted has changed nothing, and a
@@ -32,7 +33,7 @@ class InplaceEngine(Engine):
 
     Parameters
     ----------
-    spec : TrainingSpec
+    source : SpecSource
         What is trained.
     """
 
@@ -40,8 +41,11 @@ class InplaceEngine(Engine):
     runs = (("gradient", ("model", "loss", "gradient")), ("update", ("update",)))
     copies = 1
 
-    def __init__(self, spec: TrainingSpec):
-        super().__init__(spec)
+    source: SpecSource
+
+    def __init__(self, source: SpecSource):
+        super().__init__(source)
+        spec = source.spec
         self.saving: dict[str, Any] = {"low_memory": True, "arena": spec.gradient is None}
         self._update = _Update(self, update_graph(spec, due=True))
         # An If that decides would hold all weights and states a second time.
@@ -54,12 +58,12 @@ class InplaceEngine(Engine):
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update, and of the sum of gradients that comes before it."""
-        graphs = {"gradient": self.gradient(self.spec), "update": self._update.graph}
+        graphs = {"gradient": self.gradient(self.source.spec), "update": self._update.graph}
         return graphs if self._sum is self._update else {**graphs, "sum": self._sum.graph}
 
     def update(self, gradients: Mapping[str, Any]) -> None:
         """Update the weights by their gradients, or add these to the sums that a later batch updates them by."""
-        is_due = (self.iteration + 1) % self.spec.accumulate == 0
+        is_due = (self.iteration + 1) % self.source.accumulate == 0
         (self._update if is_due else self._sum).run(gradients)
         if is_due and self._sum is not self._update:
             for name in self._sum.updated:
@@ -68,18 +72,18 @@ class InplaceEngine(Engine):
     def gradient(self, spec: TrainingSpec, apart: dict[str, np.ndarray] | None = None) -> ModelProto:
         """The graph of the gradient; see `build` for `apart`."""
         gradient = spec.gradient or checkpoint_gradient(recompute_cheap)
-        return gradient_graph(spec.with_gradient(gradient), weighted=self._weighted, apart=apart)
+        return gradient_graph(spec.with_gradient(gradient), weighted=self.weighting, apart=apart)
 
     def _open(self, key: ProgramKey) -> Any:
         """A step for batches of these shapes, or of all."""
-        return _InplaceProgram(self, self._spec_for(key.shapes))
+        return _InplaceProgram(self, spec_of(self._source_for(key.shapes)))
 
 
 class _Update:
     """A graph that takes gradients, and overwrites what it updates."""
 
     def __init__(self, engine: InplaceEngine, graph: ModelProto):
-        self.engine, self.graph, names = engine, graph, engine.spec.names
+        self.engine, self.graph, names = engine, graph, engine.source.names
         outputs = {o.name for o in graph.graph.output}
         self.updated = {n: names.new(n) for n in engine.sides[0] if names.new(n) in outputs}
         self.overwrites = can_overwrite(graph, self.updated)
@@ -87,7 +91,7 @@ class _Update:
     @cached_property
     def session(self) -> Session:
         """Opened after the gradient, whose values decide how memory is shared."""
-        return Session(self.graph, options=session_options(self.engine.spec.threads(), **self.engine.saving))
+        return Session(self.graph, options=session_options(self.engine.source.threads(), **self.engine.saving))
 
     def run(self, gradients: Mapping[str, Any]) -> None:
         """Overwrite weights and states."""
@@ -106,10 +110,8 @@ class _Update:
 class _InplaceProgram(Program):
     """A step: the gradients, and then the update, where they are finite."""
 
-    engine: InplaceEngine
-
     def __init__(self, engine: InplaceEngine, spec: TrainingSpec):
-        self.names = spec.names
+        self.engine, self.names = engine, spec.names
         apart: dict[str, np.ndarray] = {}
         graph = engine.gradient(spec, apart)
         reserve = forward_bytes(spec.rewritten) > sum(spec.model.arrays[w].nbytes for w in spec.weights)
@@ -117,7 +119,7 @@ class _InplaceProgram(Program):
         session = Session(graph, options=options, arrays=apart)
         self.loss = np.zeros((), spec.dtype)
         self.binding = bind(session, {**engine.sides[0], **engine.given}, {self.names.loss: Buffer(self.loss)})
-        super().__init__(engine, [self.binding])
+        super().__init__([self.binding], spec.device)
 
     def __call__(self, side: int) -> float:
         engine, names = self.engine, self.names
@@ -126,7 +128,7 @@ class _InplaceProgram(Program):
         del gradients[names.loss]
         if not (np.isfinite(self.loss) and all(_is_finite(np.from_dlpack(v)) for v in gradients.values())):
             return float("nan") if np.isfinite(self.loss) else float(self.loss)
-        statistics = {n: gradients.pop(names.new(n)) for n in engine.spec.statistics}
+        statistics = {n: gradients.pop(names.new(n)) for n in engine.source.spec.statistics}
         engine.update(gradients)
         for name, v in statistics.items():
             engine.sides[side][name].fill(np.from_dlpack(v))

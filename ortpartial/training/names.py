@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ortpartial.execution import StepNames
 from ortpartial.model import Model
 
 __all__ = ["Names"]
 
 
 @dataclass(frozen=True)
-class Names:
-    """What the values that training adds to a model are called: the plain word, underscored until it is free.
+class Names(StepNames):
+    """The names of what training adds to a model: the plain word, underscored until it is free.
 
     Parameters
     ----------
@@ -20,37 +21,14 @@ class Names:
 
     Examples
     --------
-    >>> Names(frozenset({"loss"})).loss
-    'loss_'
+    >>> Names(frozenset({"y_target"})).target("y")
+    'y_target_'
     """
-
-    taken: frozenset[str]
 
     @classmethod
     def of(cls, model: Model) -> Names:
         """Names free of clashes with every tensor of a model."""
         return cls(frozenset(model.values))
-
-    def free(self, name: str) -> str:
-        """The name itself, or with underscores behind it where the model uses it."""
-        while name in self.taken:
-            name += "_"
-        return name
-
-    @property
-    def loss(self) -> str:
-        """The loss of a batch."""
-        return self.free("loss")
-
-    @property
-    def iteration(self) -> str:
-        """The batch counter, from 1."""
-        return self.free("iteration")
-
-    @property
-    def seed(self) -> str:
-        """Where random numbers come from."""
-        return self.free("seed")
 
     @property
     def rate_scale(self) -> str:
@@ -78,10 +56,6 @@ class Names:
     def loss_of(self, output: str) -> str:
         """The loss of one of several outputs."""
         return self.free(f"{output}_loss")
-
-    def new(self, weight: str) -> str:
-        """A weight after the step."""
-        return self.free(f"{weight}_new")
 
     def grad(self, name: str) -> str:
         """The gradient of the loss by a weight or an output."""

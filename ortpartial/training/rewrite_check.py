@@ -10,6 +10,7 @@ import numpy as np
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import OrtPartialError, RewriteError
+from ortpartial.execution import StepEngine, StepRunner
 from ortpartial.graph import build, find_inputs, variable
 from ortpartial.learning import LearningRateSGD
 from ortpartial.logs import logger
@@ -18,10 +19,9 @@ from ortpartial.runtime import OPTIMIZERS, Session
 
 from .counting import find_weighting
 from .data_parallel_engine import DataParallelEngine
-from .engine import Engine
 from .gradient_cut import GraphFunction
+from .source import SpecSource, spec_of
 from .step import gradient_graph
-from .step_engine import StepEngine
 from .text_codes import encode_text
 
 __all__ = ["RewriteCheck", "check_rewrites", "differentiate_written"]
@@ -110,7 +110,7 @@ class RewriteCheck:
             return False
 
 
-def check_rewrites(engine: Engine, data: Mapping[str, np.ndarray]) -> list[str]:
+def check_rewrites(engine: StepRunner, data: Mapping[str, np.ndarray]) -> list[str]:
     """Compare a step of an engine with the model as it is written.
 
     A step of plain SGD is taken apart from the training, by an engine of the same kind on the same batch, and gives the
@@ -118,7 +118,7 @@ def check_rewrites(engine: Engine, data: Mapping[str, np.ndarray]) -> list[str]:
 
     Parameters
     ----------
-    engine : Engine
+    engine : StepRunner
         The engine of the training, with its weights of now; it is not changed.
     data : dict of str to numpy.ndarray
         The rows of one batch: inputs, targets and weights by their names in the graphs.
@@ -136,14 +136,14 @@ def check_rewrites(engine: Engine, data: Mapping[str, np.ndarray]) -> list[str]:
     trial = _make_trial(engine, StepEngine, 1.0)
     trial.start(data)
     written = _run_written(trial)
-    eta, weights = _choose_step_size(trial, written), {w: trial.get(w) for w in trial.spec.weights}
-    is_low = engine.spec.precision is not None
+    eta, weights = _choose_step_size(trial, written), {w: trial.get(w) for w in spec_of(trial.source).weights}
+    is_low = spec_of(engine.source).precision is not None
     tolerances = _find_tolerances(written, None if is_low else _try(lambda: _run_written(trial, np.float64)),
-                                  16 if is_low else 8 * engine.spec.dtype.itemsize)
+                                  16 if is_low else 8 * engine.source.dtype.itemsize)
     for w, a in weights.items():  # The subtraction of a step rounds to the bits of the weight.
         tolerances[_gradient_of(w)] += 2 * float(np.finfo(a.dtype).eps) * _largest(a) / eta
 
-    def run(kind: type[Engine]) -> Arrays:
+    def run(kind: type[StepRunner]) -> Arrays:
         step = _make_trial(engine, kind, eta)
         step.start(data)
         rows = len(next(iter(step.data.values())))
@@ -160,29 +160,32 @@ def _gradient_of(name: str) -> str:
     return f"the gradient by {name!r}"
 
 
-def _make_trial(engine: Engine, kind: type[Engine], eta: float) -> Engine:
+def _make_trial(engine: StepRunner, kind: type[StepRunner], eta: float) -> StepRunner:
     """An engine that takes a step of plain SGD from the weights of another one, and shares nothing with it."""
-    precision = engine.spec.precision
+    precision = spec_of(engine.source).precision
     # No factor of the loss, whose step would be skipped where it is too large.
     precision = None if precision is None else replace(precision, loss_scale=1.0)
-    trial = kind(replace(engine.spec, rate=LearningRateSGD(eta), precision=precision, accumulate=1, averaging=None,
-                         gradient_clipping=None, rate_factors={}, rate_starts={}, rescaled=False, batches=0))
+    spec = replace(spec_of(engine.source), rate=LearningRateSGD(eta), precision=precision, accumulate=1, averaging=None,
+                   gradient_clipping=None, rate_factors={}, rate_starts={}, rescaled=False, batches=0)
+    trial = kind(SpecSource(spec))
     trial.restore(engine.snapshot())
     return trial
 
 
-def _choose_step_size(trial: Engine, written: Arrays) -> float:
+def _choose_step_size(trial: StepRunner, written: Arrays) -> float:
     """A step size that makes steps as large as weights."""
-    ratios = [_largest(trial.get(w)) / g for w in trial.spec.weights if (g := _largest(written[_gradient_of(w)])) > 0]
+    weights = spec_of(trial.source).weights
+    ratios = [_largest(trial.get(w)) / g for w in weights if (g := _largest(written[_gradient_of(w)])) > 0]
     ratio = max([r for r in ratios if r > 0], default=1.0)
     return float(2.0 ** min(max(ceil(log2(ratio)), _SMALLEST), _LARGEST))
 
 
-def _run_written(trial: Engine, dtype: type | None = None) -> Arrays:
+def _run_written(trial: StepRunner, dtype: type | None = None) -> Arrays:
     """The loss, and the gradient by each weight, of the model as it is written, perhaps in another dtype."""
-    names = trial.spec.names
+    spec = spec_of(trial.source)
+    names = spec.names
     with select_rewrites("*"):
-        spec = trial.spec.for_batch({n: a.shape for n, a in trial.data.items() if n in trial.spec.model.inputs})
+        spec = spec.for_batch({n: a.shape for n, a in trial.data.items() if n in spec.model.inputs})
         spec = replace(spec, gradient=None, precision=None, branches=False, device="cpu")
         if dtype is not None:
             spec = replace(spec, model=to_dtype(spec.model, dtype))

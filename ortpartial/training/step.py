@@ -129,7 +129,7 @@ def step_values(
             outputs[names.new(n)] = op.Where(finite, outputs[names.new(n)], inputs[n])
         inputs.update(scaling)
         outputs.update(zip(map(names.new, scaling), precision.update(finite, *scaling.values()), strict=True))
-    parts = {trained[n]: part for group in groups for n, part in group.split(inputs[group.name]).items()}
+    parts = {trained[n]: part for group in groups for n, part in group.vector.split(inputs[group.name]).items()}
     outputs = dict(zip(outputs, rewrite(list(outputs.values()), parts), strict=True))
     return inputs, rewrite_step(outputs)
 

@@ -79,9 +79,9 @@ class _Update:
 
     def flatten(self, group: FlatGroup) -> _Update:
         """The same update with a vector in place of some weights, whose gradients are still given one by one."""
-        rest = [n for n in self.weights if n not in group.shapes]
-        vector = variable("", self.weights[group.first].dtype, [group.size])
-        states = {s: variable("", v.dtype, [group.size]) for s, v in self.states[group.first].items()}
+        rest = [n for n in self.weights if n not in group.vector.shapes]
+        vector = variable("", self.weights[group.first].dtype, [group.vector.size])
+        states = {s: variable("", v.dtype, [group.vector.size]) for s, v in self.states[group.first].items()}
         return replace(
             self,
             weights={**{n: self.weights[n] for n in rest}, group.name: vector},
@@ -142,7 +142,8 @@ class _Update:
     def _join(self, gradients: Mapping[str, Value]) -> dict[str, Value]:
         """Gradients of weights by those of vectors, as well."""
         joined = {n: g for n, g in gradients.items() if n in self.weights}
-        return joined | {i: group.join([gradients[n] for n in group.shapes]) for i, group in self.groups.items()}
+        vectors = {i: group.vector for i, group in self.groups.items()}
+        return joined | {i: v.join([gradients[n] for n in v.shapes]) for i, v in vectors.items()}
 
     def _by_name(
         self, weights: Mapping[str, Value], states: Mapping[str, Mapping[str, Value]]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
+from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.execution import GraphPart, GraphSource, StepEngine, StepNames
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.model import (
     Model,
@@ -29,17 +29,14 @@ from ortpartial.model import (
     write,
 )
 from ortpartial.rewrites import rewrite_model
-from ortpartial.runtime import Binding, Buffer, Device, DeviceName, Session, Turn, as_numpy, choose_threads
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, choose_threads
 
 from .checker import check_training_info, initialization
-from .graphs import build_step, list_computed, mutable, pairs, strip_training_info
+from .graphs import mutable, pairs, strip_training_info
 from .labels import read_labels
-from .steps import compose_step
+from .steps import read_part
 
 __all__ = ["TrainingSession", "draw_initialization"]
-
-#: How many shapes of inputs have sessions of their own.
-_MAX_SHAPES = 8
 
 
 class TrainingSession:
@@ -76,8 +73,6 @@ class TrainingSession:
         By input that holds labels or indices, the whole numbers that it may hold.
     batch_size : int or None
         The number of rows of a step, if the model declares one.
-    steps_taken : int
-        The number of steps since the session was opened.
 
     Raises
     ------
@@ -106,44 +101,48 @@ class TrainingSession:
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
-        self._open(copy, Device.parse(device), returned, threads)
-        self._exchanges.update(exchanges or {})
+        self._open(copy, Device.parse(device), returned, threads, exchanges or {})
 
-    def _open(self, model: ModelProto, device: Device, returned: Collection[str] | None, threads: int | None) -> None:
+    def _open(self, model: ModelProto, device: Device, returned: Collection[str] | None, threads: int | None,
+              exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})) -> None:
         """Start with the state that a model stores."""
-        self._model, self._device, self._turn = model, device, Turn()
+        self._model, self._device = model, device
         self._returned, self._threads = returned, threads
-        self._exchanges: dict[str, Callable[[Buffer], None]] = {}
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
-        #: The steps by the shapes of inputs; None where they are yet to be made again after a pickle.
-        self._steps: dict[Any, _BoundSteps | None] = {}
-        updates = [pairs(info.update_binding) for info in self._model.training_info]
-        counts = Counter(n for update in updates for n in update)
-        # A step reads one buffer of the state and writes the next, so that one that fails has no effect.
-        self._rings = {n: [Buffer(a.copy(), device) for _ in range(counts[n] + 1)] for n, a in self._stored.items()}
-        self._turns = math.lcm(*(len(ring) for ring in self._rings.values()))
-        # One number says which buffers are current, so that Ctrl-C finds them before or after a step.
-        self.steps_taken = 0
-        self._describe_steps({v for update in updates for v in update.values()})
+        self._parts = [read_part(model, i, returned) for i in range(len(model.training_info))]
+        source = GraphSource(
+            tuple([part for part in self._parts if part.model.outputs]), self._stored,
+            StepNames.beside({*self._stored, *(n for part in self._parts for n in part.model.values)}),
+            device, thread_count=threads, exchanges=exchanges)
+        self._runner = StepEngine(source)
+        self._describe_steps()
 
-    def _describe_steps(self, bound: Collection[str]) -> None:
-        """Name what the steps read and what they return: all that they compute but the bound values, the new state."""
-        infos = self._model.training_info
-        steps = [list_computed(build_step(self._model, i), info, self._returned) for i, info in enumerate(infos)]
+    def _describe_steps(self) -> None:
+        """Name what the steps read and what they return: all that they compute but the new state."""
         self.ranges: dict[str, Range] = {}
         self._indices: frozenset[str] = frozenset()
-        for i, (inputs, outputs) in enumerate(steps):
-            self.ranges |= index_ranges(inputs, outputs.values())
-            self._indices |= find_indices(inputs, outputs.values())
-            self.ranges |= read_labels(infos[i].algorithm, f"training_info[{i}]")
-        self._types = {n: v for inputs, _ in steps for n, v in inputs.items() if n not in self._stored}
+        self._types: dict[str, Value] = {}
+        for i, (part, info) in enumerate(zip(self._parts, self._model.training_info, strict=True)):
+            inputs, outputs = part.model.inputs, list(part.model.outputs.values())
+            self.ranges |= index_ranges(inputs, outputs)
+            self._indices |= find_indices(inputs, outputs)
+            self.ranges |= read_labels(info.algorithm, f"training_info[{i}]")
+            self._types |= {n: v for n, v in inputs.items() if n not in self._stored}
         self.inputs = list(self._types)
         self.shapes = {n: v.shape for n, v in self._types.items()}
         sizes = [shape[0] for shape in self.shapes.values() if shape]
         self.batch_size = next((size for size in sizes if isinstance(size, int)), None)
-        self.outputs = list(dict.fromkeys(n for _, outputs in steps for n in outputs if n not in bound))
+        bound = {v for part in self._parts for v in part.updates.values()}
+        self.outputs = list(dict.fromkeys(n for part in self._parts for n in part.model.outputs if n not in bound))
         self._evaluations: list[Session] = []
-        self._declared = {i.name for g in (self._model.graph, *(t.algorithm for t in infos)) for i in g.input}
+        self._shapes: Any = None  # of the last batch, which fit
+        graphs = (self._model.graph, *(t.algorithm for t in self._model.training_info))
+        self._declared = {i.name for g in graphs for i in g.input}
+
+    @property
+    def steps_taken(self) -> int:
+        """The number of steps since the session was opened."""
+        return self._runner.iteration
 
     @classmethod
     def from_model(
@@ -177,7 +176,7 @@ class TrainingSession:
             rng = np.random.default_rng(seed)
         except (TypeError, ValueError):
             raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
-        with self._turn.lock:
+        with self._runner.turn.lock:
             self._initialize(seed, rng)
 
     @property
@@ -195,20 +194,15 @@ class TrainingSession:
             arrays = draw_initialization(load(initialization(self._model, info)), seed, rng, self._device)
             self._set({key: arrays[value] for key, value in binding.items()})
 
-    def _current(self, name: str) -> Buffer:
-        """The buffer that holds an initializer now: in a ring of n buffers each step moves it by n - 1."""
-        ring = self._rings[name]
-        return ring[-self.steps_taken % len(ring)]
-
     def _set(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite initializers."""
         for name, array in arrays.items():
-            self._current(name).fill(array)
+            self._runner.set(name, array)
 
     @property
     def names(self) -> list[str]:
         """The names of the initializers that a binding changes."""
-        return list(self._rings)
+        return list(self._stored)
 
     def get(self, name: str) -> np.ndarray:
         """A copy of an initializer that a binding changes.
@@ -222,8 +216,8 @@ class TrainingSession:
         -------
         numpy.ndarray
         """
-        with self._turn.lock:
-            return self._current(name).numpy().copy()
+        with self._runner.turn.lock:
+            return self._runner.get(name)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Overwrite initializers that a binding changes.
@@ -244,7 +238,7 @@ class TrainingSession:
                 raise ModelError(f"The training has no state {n!r}; it has {', '.join(self._stored)}.")
             if a.shape != self._stored[n].shape:
                 raise ModelError(f"The state {n!r} has the shape {self._stored[n].shape}, not {a.shape}.")
-        with self._turn.lock:
+        with self._runner.turn.lock:
             self._set(arrays)
 
     def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -266,15 +260,14 @@ class TrainingSession:
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         """
         arrays = self._check(feeds)
-        with self._turn.lock:
-            outputs = self._steps_for(arrays).run(self.steps_taken % self._turns, arrays)
-            self.steps_taken += 1
+        with self._runner.turn.lock:
+            outputs = self._runner.step(arrays)
         return {n: outputs[n] for n in self.outputs}
 
     def undo(self) -> None:
         """Go back to before the last step, once; what was set since then is lost."""
-        with self._turn.lock:
-            self.steps_taken -= 1
+        with self._runner.turn.lock:
+            self._runner.undo()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Compute what a step returns, without an update of the state.
@@ -298,21 +291,19 @@ class TrainingSession:
         """
         arrays = self._check(feeds)
         outputs: dict[str, np.ndarray] = {}
-        with self._turn.lock:
+        with self._runner.turn.lock:
             if not self._evaluations:
-                self._evaluations = [self._evaluation(i) for i in range(len(self._model.training_info))]
+                self._evaluations = [self._evaluation(part) for part in self._parts]
             for session in self._evaluations:
-                state = {n: self._current(n).numpy() for n in session.inputs if n in self._rings}
+                state = {n: self._runner.get(n) for n in session.inputs if n in self._stored}
                 outputs.update(session.run({**state, **{n: a for n, a in arrays.items() if n in session.inputs}}))
         return {n: outputs[n] for n in self.outputs}
 
-    def _evaluation(self, entry: int) -> Session:
+    def _evaluation(self, part: GraphPart) -> Session:
         """A session for the outputs of an entry but its updates."""
-        step, info = build_step(self._model, entry), self._model.training_info[entry]
-        _, computed = list_computed(step, info, self._returned)
-        outputs = {n: v for n, v in computed.items() if n in self.outputs}
-        outputs = dict(zip(outputs, rewrite_model(replace(step, outputs=outputs)).outputs.values(), strict=True))
-        graph = build(find_inputs(list(outputs.values()), step.inputs), outputs, name="evaluation")
+        outputs = {n: v for n, v in part.model.outputs.items() if n in self.outputs}
+        outputs = dict(rewrite_model(replace(part.model, outputs=outputs)).outputs)
+        graph = build(find_inputs(list(outputs.values()), part.model.inputs), outputs, name="evaluation")
         return Session(graph, device=self._device, threads=choose_threads(list(outputs.values())))
 
     def _check(self, feeds: Any) -> dict[str, np.ndarray]:
@@ -324,6 +315,11 @@ class TrainingSession:
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
         check_indices(self.ranges, arrays)
+        if (shapes := tuple([a.shape for a in arrays.values()])) != self._shapes:
+            for (name, v), shape in zip(self._types.items(), shapes, strict=True):
+                if v.shape is not None and not _fits(shape, v.shape):
+                    raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
+            self._shapes = shapes
         return arrays
 
     def _is_unused_input(self, name: str) -> bool:
@@ -337,30 +333,11 @@ class TrainingSession:
             return array
         return to_dtype(array, dtype, f"The input {name!r}", counts=name in self._indices)
 
-    def _steps_for(self, arrays: Mapping[str, np.ndarray]) -> _BoundSteps:
-        """The steps for inputs of these shapes alone, or for all shapes when there have been many."""
-        shapes = tuple([a.shape for a in arrays.values()])
-        steps = self._steps.get(shapes)
-        if steps is None:
-            for (name, v), shape in zip(self._types.items(), shapes, strict=True):
-                if v.shape is not None and not _fits(shape, v.shape):
-                    raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
-            key = shapes if shapes in self._steps or len(self._steps) < _MAX_SHAPES else None
-            steps = self._steps.get(key)
-            if steps is None:
-                sizes = None if key is None else dict(zip(arrays, shapes, strict=True))
-                try:
-                    steps = self._steps[key] = _BoundSteps(self, sizes)
-                except (GraphError, ModelError) as e:
-                    listed = ", ".join(f"{n} {a.shape}" for n, a in arrays.items())
-                    raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
-        return steps
-
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the initializers that a binding changes, by name."""
-        with self._turn.lock:
-            return {n: self._current(n).numpy().copy() for n in self._rings}
+        with self._runner.turn.lock:
+            return {n: self._runner.get(n) for n in self._stored}
 
     def training_model(self) -> ModelProto:
         """The model with its current state and its training information.
@@ -417,85 +394,27 @@ class TrainingSession:
         write(self.training_model(), path)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Sessions are made again, for the same shapes, since those of others are compiled for any shape.
-        return {"model": self._model, "device": self._device, "state": self.state, "shapes": list(self._steps),
-                "libraries": find_libraries(self._model), "returned": self._returned, "threads": self._threads}
+        # Programs are made again for the same shapes, since those of any shape differ in their last bits.
+        return {"model": self._model, "device": self._device, "state": self.state,
+                "policy": self._runner.snapshot(copy=False)["shapes"], "libraries": find_libraries(self._model),
+                "returned": self._returned, "threads": self._threads}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         register_libraries(state["model"], state.get("libraries", ()))
         self._open(state["model"], state["device"], state.get("returned"), state.get("threads"))
+        policy = state.get("policy") or self._list_former(state["shapes"])
+        self._runner.restore({**self._runner.snapshot(), "shapes": policy})
         self._set(state["state"])
-        self._steps = dict.fromkeys(state["shapes"])
+
+    def _list_former(self, listed: Sequence[Any]) -> tuple[Any, ...]:
+        """The state of a `ShapePolicy` from the shapes that a session of version 0.2 has pickled."""
+        shapes = [tuple(zip(self.inputs, each, strict=True)) for each in listed if each is not None]
+        return (), [(each, 1) for each in shapes], len(shapes), shapes[0] if shapes else ()
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {v.type_name}" for n, v in self._types.items())
         size = sum(a.size for a in self._stored.values())
-        return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._rings)} ({size:,} numbers)>"
-
-
-class _BoundSteps:
-    """The steps of all entries for some sizes of inputs, bound once for every turn of the rings.
-
-    Parameters
-    ----------
-    training : TrainingSession
-        The training, whose buffers of the state have one more for each initializer than there are entries that update
-        it.
-    sizes : dict of str to sequence of int, optional
-        The sizes of the inputs; any sizes if left out.
-    """
-
-    def __init__(self, training: TrainingSession, sizes: Mapping[str, Sequence[int]] | None):
-        self._rings, self._exchanges = training._rings, training._exchanges
-        #: For each entry that computes something its session, the initializers by the names of their new values, and
-        #: the buffers of outputs whose shape is known.
-        self._steps: list[tuple[Session, dict[str, str], dict[str, Buffer]]] = []
-        self._turns: dict[int, list[tuple[Binding, list[str], dict[str, Buffer]]]] = {}
-        model = training._model
-        for i in range(len(model.training_info)):
-            inputs, outputs, new = compose_step(model, i, sizes, training._returned)
-            if not outputs:
-                continue
-            graph = build(inputs, outputs, name="step")
-            threads = training._threads or choose_threads(list(outputs.values()))
-            session = Session(graph, device=training._device, threads=threads)
-            fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in outputs.items()  # type: ignore[arg-type]
-                     if n not in new and v.is_static and v.dtype != object}  # onnxruntime binds no strings.
-            self._steps.append((session, new, fixed))
-
-    def run(self, turn: int, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the steps of a turn, and return copies of their outputs without the new state."""
-        outputs: dict[str, np.ndarray] = {}
-        for (_, new, fixed), (binding, inputs, exchanged) in zip(self._steps, self._bind(turn), strict=True):
-            for name in inputs:
-                binding.bind_input(name, arrays[name])
-            binding.run()
-            for name, buffer in exchanged.items():
-                self._exchanges[name](buffer)
-            outputs.update({n: b.numpy().copy() for n, b in fixed.items()})
-            if len(fixed) + len(new) < len(binding.session.outputs):
-                outputs.update({n: as_numpy(v) for n, v in binding.ortvalues().items() if n not in fixed | new})
-        return outputs
-
-    def _bind(self, turn: int) -> list[tuple[Binding, list[str], dict[str, Buffer]]]:
-        """A binding for each step, the inputs that it has yet to bind, and what is exchanged after it."""
-        if turn in self._turns:
-            return self._turns[turn]
-        positions = {n: -turn % len(ring) for n, ring in self._rings.items()}
-        bindings = self._turns[turn] = []
-        for session, new, fixed in self._steps:
-            binding = session.binding()
-            for n in session.inputs:
-                if n in positions:
-                    binding.bind_input(n, self._rings[n][positions[n]])
-            for n, key in new.items():
-                positions[key] = (positions[key] + 1) % len(self._rings[key])
-                binding.bind_output(n, self._rings[key][positions[key]])
-            for n, buffer in fixed.items():
-                binding.bind_output(n, buffer)
-            exchanged = {key: self._rings[key][positions[key]] for key in new.values() if key in self._exchanges}
-            bindings.append((binding, [n for n in session.inputs if n not in positions], exchanged))
-        return bindings
+        return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._stored)} ({size:,} numbers)>"
 
 
 def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:

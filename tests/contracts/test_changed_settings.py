@@ -22,7 +22,7 @@ from ortpartial import (
     variable,
 )
 from ortpartial.exceptions import DeadlineError
-from ortpartial.training import shared_sessions
+from ortpartial.execution import shared_sessions
 
 X = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0]] + 0.1).astype(np.float32)

@@ -81,7 +81,7 @@ def test_a_cache_of_a_window_is_empty_as_any():
             node.attribute.extend(helper.make_attribute(*pair) for pair in settings.items())
         optimizer = make_optimizer(model).fit({"input_ids": IDS}, NEXT)
         engine = optimizer._engine
-        ran = engine._spec_for(engine._shapes[2]).rewritten
+        ran = engine._source_for(engine._shapes[2]).spec.rewritten
         attention = [n for n in topological(list(ran.outputs.values())) if n.op_type == "GroupQueryAttention"]
         assert all(past.array is not None for node in attention for past in node.inputs[3:5])
         trained.append((optimizer.trained_coef_, optimizer.predict({"input_ids": IDS})))
@@ -114,7 +114,7 @@ def test_a_step_computes_no_cache():
     optimizer = make_optimizer().fit(IDS, NEXT)
     assert list(optimizer._spec.losses) == ["logits"]
     engine = optimizer._engine
-    ran = engine._spec_for(engine._shapes[2])
+    ran = engine._source_for(engine._shapes[2]).spec
     assert list(ran.model.inputs) == ["input_ids"]
     for spec, rows in ((ran, 2), (optimizer._spec.for_inputs(["input_ids"]), "batch_size")):
         nodes = topological([spec.rewritten.outputs["logits"]])  # Rules see that there is no past.

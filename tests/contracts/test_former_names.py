@@ -214,7 +214,7 @@ def test_former_attributes(make, name):
 def test_missing_attributes():
     with pytest.raises(AttributeError, match="object has no attribute 'nothing'"):
         _ = Optimizer(linear()).nothing
-    with pytest.raises(AttributeError, match="object has no attribute '_parts'"):
+    with pytest.raises(AttributeError, match="object has no attribute 'training'"):
         _ = Optimizer.__new__(Optimizer)._spec
 
 

@@ -25,9 +25,9 @@ from ortpartial import (
     variable,
 )
 from ortpartial.exceptions import CheckpointError, SettingError
+from ortpartial.execution import shared_sessions
 from ortpartial.learning import BaseLearningRate, LearningRateSGD, WeightDecay
 from ortpartial.runtime import Session
-from ortpartial.training import shared_sessions
 
 X = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0]] + 3).astype(np.float32)

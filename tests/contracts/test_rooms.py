@@ -21,6 +21,7 @@ ORDER = (
     "rewrites learning",
     "runtime",
     "native",
+    "execution",
     "training",
     "training_info torch plots",
     "kits adapters artifacts",

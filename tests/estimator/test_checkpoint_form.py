@@ -6,7 +6,6 @@ from once import ON_NEWEST
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
 from ortpartial.estimator.checkpoint import _hash, read_checkpoint
-from ortpartial.estimator.resumption import restore_state
 from ortpartial.exceptions import CheckpointError
 from ortpartial.model import write_tensors
 
@@ -50,7 +49,7 @@ def test_every_part(state, record_property):
     refused, paths = 0, list(walk(state))
     for i, path in enumerate(paths):
         try:
-            restore_state(optimizer, put(state, path, WRONG[i % len(WRONG)]), "The test")
+            optimizer.training.restore(put(state, path, WRONG[i % len(WRONG)]), "The test")
         except CheckpointError:
             refused += 1
         else:

@@ -12,8 +12,8 @@ from models import data, linear, mlp, net, weights_of
 from sklearn.base import clone
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator.params import FitSettings
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
+from ortpartial.execution import FitSettings
 from ortpartial.graph import build, constant, variable
 from ortpartial.learning.losses import HuberLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov

@@ -149,7 +149,7 @@ def test_threads_follow_from_the_rows():
 def test_a_predictor_without_an_optimizer():
     """It predicts with the weights that the engine holds at that time, in the sessions that it has."""
     engine = linear_engine()
-    predictor = Predictor(engine.spec, engine, DataAdapter(engine.spec))
+    predictor = Predictor(engine.source.spec, engine, DataAdapter(engine.source.spec))
     engine.set("intercept", np.zeros(1))
     for slope in (0.0, 2.0):
         engine.set("coef", np.full((4, 1), slope))

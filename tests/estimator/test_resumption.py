@@ -78,7 +78,7 @@ def test_class_weights(tmp_path):
     first, again = optimizer(**settings).fit(X, labels), optimizer(**settings)
     first.save_checkpoint(tmp_path / "a.safetensors")
     again.load_checkpoint(tmp_path / "a.safetensors")
-    assert again._class_weights == first._class_weights
+    assert again.training.class_weights == first.training.class_weights
     assert same(again.partial_fit(X, labels), first.partial_fit(X, labels))
 
 
@@ -87,7 +87,7 @@ def test_a_plan(tmp_path):
     first, again = (optimizer(learning_rate=LearningRateSGD(0.1, schedule="cosine"), max_iter=4) for _ in range(2))
     first.fit(X, Y).save_checkpoint(tmp_path / "a.safetensors")
     again.load_checkpoint(tmp_path / "a.safetensors")
-    assert (again.learning_rate_, again._batches) == (first.learning_rate_, first._batches)
+    assert (again.learning_rate_, again.training.batches) == (first.learning_rate_, first.training.batches)
 
 
 def test_history(tmp_path):

@@ -177,7 +177,7 @@ def test_a_folder_for_graphs_is_not_named_like_a_model(tmp_path):
 def test_a_state_without_an_optimizer():
     """Arrays are overwritten together: where one does not fit, all stay."""
     engine = linear_engine()
-    state = TrainingState(engine.spec, engine)
+    state = TrainingState(engine.source.spec, engine)
     before = state.get("weight")
     with pytest.raises(DataError, match="'intercept' is not finite"):
         state.set([np.ones((4, 1)), [np.inf]], "weight")

@@ -208,13 +208,13 @@ def test_other_tables(table, message):
 
 
 def test_an_adapter_gives_arrays_by_the_names_in_the_graphs():
-    data = DataAdapter(linear_engine().spec)
+    data = DataAdapter(linear_engine().source.spec)
     x, y = np.ones((6, 4)), np.arange(6)
     arrays, rows = data.to_arrays({"x": x}, y, np.ones(6), 5, forward=None)
     assert {n: (a.shape, a.dtype) for n, a in arrays.items()} == {
         "x": ((6, 4), F32), "y_target": ((6, 1), F32), "sample_weight": ((6,), F32)}
     assert (rows, data.fixed_batch) == (6, None)
-    fixed = DataAdapter(linear_engine(rows=3).spec)
+    fixed = DataAdapter(linear_engine(rows=3).source.spec)
     assert (fixed.fixed_batch, fixed.to_arrays(x, y, None, 3, forward=None)[1]) == (3, 6)
     with pytest.raises(DataError, match="a fixed batch dimension of 3 and batch_size is 2"):
         fixed.to_arrays(x, y, None, 2, forward=None)

@@ -314,7 +314,7 @@ def test_fit_on_batches():
     ("X", "y", "error", "message"),
     [
         (X, Y.repeat(2, 1), ConvergenceError, "The loss is .* in epoch .*; the weights are those before that batch"),
-        (X[:, :2], LABELS, DataError, r"The input 'x' has shape \(8, 2\), and the steps read \['N', 3\]"),
+        (X[:, :2], LABELS, DataError, r"'x' has the shape \(8, 2\), and the module was compiled for float32\[Nx3\]"),
         (X, LABELS[:3], DataError, "X has 8 rows and y 3; they are to be equally many"),
         (X, LABELS + 2, DataError, "target.*2"),
     ],

@@ -11,11 +11,11 @@ from onnx import ModelProto
 
 from ortpartial import ElasticLearningPenalty, OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
 from ortpartial.exceptions import ModelError
+from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.plots import plot_graph
 from ortpartial.training.data_parallel_engine import DataParallelEngine
-from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.inplace_engine import InplaceEngine
-from ortpartial.training.step_engine import StepEngine
 
 
 def texts(ax):

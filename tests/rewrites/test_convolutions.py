@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from table import rows
 
 from ortpartial.autodiff.grad import grad
+from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import resolve_loss
@@ -17,9 +19,7 @@ from ortpartial.model.load import load
 from ortpartial.rewrites.convolutions import write_convolutions
 from ortpartial.runtime.channel_block import channel_block
 from ortpartial.runtime.session import Session
-from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.spec import TrainingSpec
-from ortpartial.training.step_engine import StepEngine
 
 needs_blocks = pytest.mark.skipif(channel_block() is None, reason="onnxruntime convolves no blocks of channels here")
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from ortpartial.autodiff.grad import grad
+from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import resolve_loss
@@ -15,9 +17,7 @@ from ortpartial.learning.penalties import resolve_penalty
 from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.runtime.session import Session
-from ortpartial.training.epoch_engine import EpochEngine
 from ortpartial.training.spec import TrainingSpec
-from ortpartial.training.step_engine import StepEngine
 
 
 def real(*shape, seed=0):

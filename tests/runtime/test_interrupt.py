@@ -208,7 +208,7 @@ def test_invalid_timeouts(timeout):
 
 def test_an_interrupted_epoch_keeps_its_finished_chunks(monkeypatch):
     """Ctrl-C loses only the last chunk of a long epoch."""
-    monkeypatch.setattr("ortpartial.training.epoch_engine._CHUNK", 50)
+    monkeypatch.setattr("ortpartial.execution.epoch_engine._CHUNK", 50)
     X, y, _ = data(800_000)
     o = Optimizer(mlp(), batch_size=1, max_iter=1, engine="epoch", learning_rate=1e-3)
     before = o.get_state()

@@ -8,6 +8,7 @@ import pytest
 from models import data, linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import scan
 from ortpartial.graph.ops import op, variable
@@ -15,7 +16,6 @@ from ortpartial.runtime.device import cores, has_training
 from ortpartial.runtime.session import Session
 from ortpartial.runtime.session_options import session_options
 from ortpartial.runtime.threads import choose_threads, largest_cost
-from ortpartial.training.step_engine import StepEngine
 
 
 def of(*shape):
@@ -159,7 +159,7 @@ def test_weights_are_reproducible():
     model = mlp(features=40, hidden=300)
     fits = [Optimizer(model, engine=e, batch_size=400, max_iter=3, random_state=0) for e in ("step", "epoch") * 2]
     assert isinstance(fits[0]._engine, StepEngine)
-    assert fits[0]._engine.spec.for_batch(400).threads() is None
+    assert fits[0]._engine.source.for_rows(400).threads() is None
     states = [o.fit(X, y).get_state() for o in fits]
     assert all((a == b).all() for s in states[1:] for a, b in zip(states[0], s, strict=True))
 

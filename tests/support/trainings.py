@@ -5,9 +5,9 @@ from models import data, linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import load
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.learning import LearningRateSGD, NoLearningPenalty, SquareLearningLoss
-from ortpartial.training import TrainingSpec
-from ortpartial.training.step_engine import StepEngine
+from ortpartial.training import SpecSource, TrainingSpec
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 X, Y, W = data(60)
@@ -31,4 +31,4 @@ def linear_engine(**sizes):
     weights = ("coef", "intercept")
     model = load(linear(**sizes), variables=weights)
     losses = {"y": SquareLearningLoss()}
-    return StepEngine(TrainingSpec(model, weights, losses, NoLearningPenalty(), LearningRateSGD(0.05)))
+    return StepEngine(SpecSource(TrainingSpec(model, weights, losses, NoLearningPenalty(), LearningRateSGD(0.05))))

@@ -10,6 +10,8 @@ import pytest
 from models import data, parameter
 
 from ortpartial import ElasticLearningPenalty, OrtGradientForwardBackwardOptimizer
+from ortpartial.execution import shared_sessions
+from ortpartial.execution.epoch import epoch_graph
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning import (
     CosineSchedule,
@@ -31,8 +33,7 @@ from ortpartial.learning import (
 )
 from ortpartial.model import load
 from ortpartial.rewrites import LossScale
-from ortpartial.training import TrainingSpec, flat_weights, shared_sessions, step_engine
-from ortpartial.training.epoch import epoch_graph
+from ortpartial.training import SpecSource, TrainingSpec, flat_weights, source
 from ortpartial.training.flat_weights import find_flat_groups
 
 
@@ -48,7 +49,7 @@ def specify(widths, rate, **settings):
     proto = dense(*widths)
     weights = tuple(t.name for t in proto.graph.initializer if t.name[0] in "Wb")
     model = load(proto, variables=weights, batch=3)
-    loss = OrtGradientForwardBackwardOptimizer(proto)._engine.spec.losses
+    loss = OrtGradientForwardBackwardOptimizer(proto)._engine.source.spec.losses
     return TrainingSpec(model, weights, loss, rate=rate, **settings)
 
 
@@ -58,7 +59,7 @@ def train(engine, weights=None, **settings):
     settings = {"random_state": 0, "max_iter": 12, "batch_size": 7, **settings}
     o = OrtGradientForwardBackwardOptimizer(dense(4, 9, 8, 3, 1), weights, engine=engine, **settings).fit(X, y)
     assert o.engine_ == engine
-    spec = o._engine.spec
+    spec = o._engine.source.spec
     return {n: o._engine.get(n) for n in [*spec.weights, *spec.states]}, o.train_losses_
 
 
@@ -74,7 +75,7 @@ def assert_same(weights=None, **settings):
 def train_apart(*args, **settings):
     """The same steps of weights that are updated one by one."""
     shared_sessions.clear()  # Its sessions are for vectors.
-    with patch.object(step_engine, "find_flat_groups", lambda spec: []):
+    with patch.object(source, "find_flat_groups", lambda spec: []):
         trained = train("step", *args, **settings)
     shared_sessions.clear()
     return trained
@@ -150,20 +151,20 @@ def test_an_optimizer_that_takes_over_has_vectors_of_its_own():
 @pytest.mark.usual_limits
 def test_weights_are_joined_that_have_the_same_settings_and_few_elements():
     groups = find_flat_groups(specify((4, 8, 12, 1), LearningRateAdamW()))
-    assert [[*group.shapes] for group in groups] == [["W0", "b0", "W1", "b1", "W2", "b2"]]
+    assert [[*group.vector.shapes] for group in groups] == [["W0", "b0", "W1", "b1", "W2", "b2"]]
     groups = find_flat_groups(specify((4, 8, 12, 1), LearningRateAdamW(no_decay="vectors")))
-    assert [[*group.shapes] for group in groups] == [["W0", "W1", "W2"], ["b0", "b1", "b2"]]
+    assert [[*group.vector.shapes] for group in groups] == [["W0", "W1", "W2"], ["b0", "b1", "b2"]]
     groups = find_flat_groups(specify((4, 8, 12, 1), LearningRateAdam(), rate_factors={"W1": 0.5, "b1": 0.5}))
-    assert [[*group.shapes] for group in groups] == [["W0", "b0", "W2", "b2"], ["W1", "b1"]]
+    assert [[*group.vector.shapes] for group in groups] == [["W0", "b0", "W2", "b2"], ["W1", "b1"]]
     groups = find_flat_groups(specify((100, 100, 1), LearningRateAdam()))
-    assert [[*group.shapes] for group in groups] == [["b0", "W1", "b1"]]
+    assert [[*group.vector.shapes] for group in groups] == [["b0", "W1", "b1"]]
 
 
 @pytest.mark.parametrize(("exact", "joined"), [(True, ["W0", "b0", "W1", "b1"]), (False, ["W0", "b0"])])
 def test_sizes_do_not_matter_where_square_roots_are_exact(exact, joined):
     with patch.object(flat_weights, "_has_exact_roots", lambda: exact):
         (group,) = find_flat_groups(specify((4, 9, 1), LearningRateAdam()))
-    assert [*group.shapes] == joined
+    assert [*group.vector.shapes] == joined
 
 
 @pytest.mark.parametrize("rate", [LearningRateSGD(), LearningRateLAMB(), Normalized()])
@@ -175,12 +176,12 @@ def test_weights_are_not_joined_whose_update_is_their_own(rate):
 def test_many_weights_have_several_vectors():
     groups = find_flat_groups(specify((80,) * 9, LearningRateAdam()))
     assert len(groups) == 2
-    assert sum(len(group.shapes) for group in groups) == 16
+    assert sum(len(group.vector.shapes) for group in groups) == 16
 
 
 def count(widths, rate):
     """Nodes of a step, of the branches the plain ones."""
-    proto = epoch_graph(specify(widths, rate))
+    proto = epoch_graph(SpecSource(specify(widths, rate)))
     (scan,) = (n for n in proto.graph.node if n.op_type == "Scan")
     body = next(a.g for a in scan.attribute if a.name == "body")
     plain = [a.g for n in body.node for a in n.attribute if a.name == "else_branch"]

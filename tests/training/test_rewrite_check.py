@@ -1,5 +1,6 @@
 """The check of rewrites: silent on trainings of every kind, and it names a rewrite that computes something else."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,13 +18,13 @@ from ortpartial import (
     variable,
 )
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator import fit_loop
+from ortpartial.estimator import spec_door
 from ortpartial.exceptions import RewriteError
 from ortpartial.native import compile_library, find_compiler
 from ortpartial.native.compiler import FLAGS
 from ortpartial.rewrites import peephole, select_rewrites, simplify
 from ortpartial.runtime import has_training
-from ortpartial.training import GraphFunction
+from ortpartial.training import GraphFunction, SpecSource
 
 X, Y, W = data(32)
 A, B = images(8)
@@ -32,7 +33,7 @@ A, B = images(8)
 @pytest.fixture(autouse=True)
 def _compile_fast(monkeypatch):
     flags = [flag if flag != "-O3" else "-O0" for flag in FLAGS] + ["-DOP_LANES=1"]
-    monkeypatch.setattr("ortpartial.training.native_engine.compile_library", partial(compile_library, flags=flags))
+    monkeypatch.setattr("ortpartial.execution.native_engine.compile_library", partial(compile_library, flags=flags))
 
 
 ENGINES = ["step", "epoch", *(["native"] if find_compiler() else []), *(["agent"] if has_training() else [])]
@@ -144,22 +145,21 @@ def test_a_wrong_simplification_is_named(monkeypatch):
 def test_a_wrong_engine_is_named(monkeypatch):
     if find_compiler() is None:
         pytest.skip("there is no C compiler")
-    from ortpartial.training import native_engine
+    compose = SpecSource.compose
 
-    compose = native_engine.compose_native
+    def change(source, weighting, *, branches=True, **settings):
+        step = compose(source, weighting, branches=branches, **settings)
+        outputs = {n: v if branches or not n.startswith("W1") else 1.5 * v for n, v in step.outputs.items()}
+        return replace(step, outputs=outputs)
 
-    def change(*args):
-        inputs, outputs, rows = compose(*args)
-        return inputs, {n: 1.5 * v if n.startswith("W1") else v for n, v in outputs.items()}, rows
-
-    monkeypatch.setattr(native_engine, "compose_native", change)
+    monkeypatch.setattr(SpecSource, "compose", change)
     with pytest.raises(RewriteError, match=r"the gradient by 'W1' .* By engine 'step' they agree"):
         fit(mlp(), X, Y, engine="native")
 
 
 def test_an_estimator_checks_its_first_step(monkeypatch):
     engines = []
-    monkeypatch.setattr(fit_loop, "check_rewrites", lambda engine, data: engines.append((engine.name, len(data["X"]))))
+    monkeypatch.setattr(spec_door, "check_rewrites", lambda engine, data: engines.append((engine.name, len(data["X"]))))
     OnnxRegressor(settings={"check": True}, batch_size=8).fit(X, Y[:, 0])
     assert engines == [("epoch", 8)]
 

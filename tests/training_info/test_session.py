@@ -278,7 +278,7 @@ def test_two_initializers_may_become_the_same():
 
 
 def test_batches_of_every_size():
-    """The first sizes have sessions of their own, all others share one; all take the steps of `fit`."""
+    """The first two sizes have programs of their own, all others share one; all take the steps of `fit`."""
     X, y, _ = data()
     optimizer = OrtGradientForwardBackwardOptimizer(mlp(), shuffle=False, batch_size=60)
     session = TrainingSession(optimizer.get_training_onnx())
@@ -286,7 +286,7 @@ def test_batches_of_every_size():
         optimizer.partial_fit(X[:rows], y[:rows])
         session.step({"x": X[:rows], "y_target": y[:rows]})
         assert_close(session.state, optimizer.trained_coef_, 1e-5)
-    assert len(session._steps) == 9
+    assert len(session._runner._programs) == 3
 
 
 def test_inputs_are_read_and_outputs_are_given_anew():

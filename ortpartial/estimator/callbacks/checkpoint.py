@@ -13,7 +13,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.learning import check_integer, check_number
 
 from ..checkpoint import add_checkpoint
-from ..resumption import borrow_state
+from ..resumption import read_settings
 from .base import Callback
 
 __all__ = ["Checkpoint"]
@@ -99,14 +99,14 @@ class Checkpoint(Callback):
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Write the first checkpoint, so that a folder never leads back to a former training."""
         self._looked = monotonic()
-        place = _find_optimizer(estimator)._loop.place
+        place = _find_optimizer(estimator).training.loop.place
         if context.task_name == "epoch" and place.epoch == place.batches == 0:
             self._write(estimator)
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Write a checkpoint if it is time, or after Ctrl-C."""
         optimizer = _find_optimizer(estimator)
-        place, now = optimizer._loop.place, monotonic()
+        place, now = optimizer.training.loop.place, monotonic()
         is_due = self.seconds is not None and now - self._written >= self.seconds
         if context.task_name == "batches":
             self._adapt(now)
@@ -132,7 +132,8 @@ class Checkpoint(Callback):
 
     def _write(self, estimator: Any) -> None:
         """Write a checkpoint."""
-        with borrow_state(_find_optimizer(estimator)) as state:
+        optimizer = _find_optimizer(estimator)
+        with optimizer.training.capture(read_settings(optimizer)) as state:
             self.path_ = add_checkpoint(state, self.folder, self.keep)
         self._written = self._looked = monotonic()
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import check_flag
 from ortpartial.learning import check_integer, check_number
 
-from ..params import check_flag
 from .base import EpochCallback, FitRun
 
 __all__ = ["EarlyStopping"]
@@ -137,13 +137,13 @@ class EarlyStopping(EpochCallback):
         """What is to be restored."""
         if not self.restore_best:
             return None
-        return fitted_estimator if (view := run.view) is None else view.optimizer._state.copy_used()
+        return fitted_estimator if (view := run.view) is None else view.optimizer.training.state.copy_used()
 
     def _end_fit(self, run: FitRun) -> None:
         kept, view = run.values["kept"], run.view
         if kept is None or run.values["best_epoch"] == run.values["last"]:
             return
         if view is not None:
-            view.optimizer._state.restore_used(kept)
+            view.optimizer.training.state.restore_used(kept)
         else:
             vars(run.estimator).update({n: v for n, v in vars(kept).items() if n.endswith("_") and n[0] != "_"})

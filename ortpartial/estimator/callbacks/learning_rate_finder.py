@@ -171,9 +171,9 @@ def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any, sample_weight: Any
                     ) -> Iterator[Sequence[Any]]:
     """The batches of the data, again and again."""
-    X, y, sample_weight = optimizer._predictor.reader.unpack(X, y, sample_weight)
+    X, y, sample_weight = optimizer.training.predictor.reader.unpack(X, y, sample_weight)
     if y is not None:
-        yield from _repeat_rows(optimizer, optimizer._loop._to_arrays(X, y, sample_weight)[0])
+        yield from _repeat_rows(optimizer, optimizer.training.loop.to_arrays(X, y, sample_weight)[0])
     while True:
         yield from X
 
@@ -186,7 +186,7 @@ def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[s
         order = rng.permutation(rows)
         for start in range(0, max(rows - rows % size, 1), size):
             batch = {n: a[order[start : start + size]] for n, a in data.items()}
-            yield [part for part in optimizer._data.to_batch(batch) if part is not None]
+            yield [part for part in optimizer.training.data.to_batch(batch) if part is not None]
 
 
 class LearningRateFinder(EpochCallback):
@@ -232,7 +232,7 @@ class LearningRateFinder(EpochCallback):
         if (view := run.view) is None:
             raise SettingError(f"LearningRateFinder changes the step size of an optimizer of ortpartial; "
                                f"{type(run.estimator).__name__} has none.")
-        if view.optimizer._engine.is_distributed:
+        if view.optimizer.training.engine.is_distributed:
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "
                                "find_learning_rate in each process before fit.")
 
@@ -254,7 +254,7 @@ class LearningRateFinder(EpochCallback):
         if y is None and iter(X) is X:
             raise SettingError("LearningRateFinder reads the batches before they are trained, and X gives them once.")
         repeat = partial(_repeat_batches, X=X, y=None, sample_weight=None) if y is None else partial(
-            _repeat_rows, data=optimizer._engine.data)
+            _repeat_rows, data=optimizer.training.engine.data)
         self.result_ = _sweep(optimizer, repeat, self.min_rate, self.max_rate, self.steps)
         if self.result_.suggestion is None:
             warnings.warn(f"LearningRateFinder suggests no step size, as the loss diverged after "

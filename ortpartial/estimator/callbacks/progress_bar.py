@@ -7,7 +7,8 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from ..progress import Bar, Progress, is_interactive
+from ortpartial.execution import Bar, Progress, is_interactive
+
 from .base import Callback, FitRun
 
 __all__ = ["ProgressBar"]
@@ -106,7 +107,7 @@ class _TrainingBar:
     """The bar of the training of an optimizer."""
 
     def __init__(self, optimizer: Any):
-        self.optimizer, self.loop = optimizer, optimizer._loop
+        self.optimizer, self.loop = optimizer, optimizer.training.loop
         self.progress = Progress(self.loop.read_progress, is_logged=False)
         self.progress.ending = "ended by an error"
 

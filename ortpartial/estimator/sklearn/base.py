@@ -36,7 +36,7 @@ from ortpartial.model import Model, load
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..sparse_rows import SparseRows
-from ..tasks import FitTasks
+from ..tasks import make_tasks
 from ..view import TrainingView
 from .compat import CallbackSupportMixin, validate_data
 from .frozen import FrozenOptimizer
@@ -154,21 +154,21 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         X, y, _, sample_weight = train
         told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
         context = self._begin_fit(told)
-        tasks = FitTasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
+        tasks = make_tasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
         def record(optimizer: Any) -> None:
             self._record(optimizer.n_iter_ - n_before, rule)
 
         self._set_loop(batch_size, (record, rule, *self.callbacks))
         try:
-            optimizer._fit(_wrap(X), target, weight, None, None, tasks, resume)
+            optimizer.training.fit(_wrap(X), target, weight, None, None, tasks, resume)
         finally:
             optimizer.callbacks = ()
         rule.restore(optimizer)
         self._record(optimizer.n_iter_ - n_before, rule)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, reconstruction_attributes=self._freeze, **told)
-        if self.n_iter_ == self.max_iter and not optimizer._loop.place.is_stopped:
+        if self.n_iter_ == self.max_iter and not optimizer.training.loop.place.is_stopped:
             warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
                           f"tol={self.tol}.", ConvergenceWarning, stacklevel=2)
 
@@ -329,10 +329,10 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
             return
-        trained = optimizer._spec.weights
+        trained = optimizer.training.spec.weights
         frozen = {n: w for n, w in network.arrays.items() if n not in trained}  # They are constants of the sessions.
-        optimizer._engine.identity = fingerprint([
-            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer._spec.dtype),
+        optimizer.training.engine.identity = fingerprint([
+            sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer.training.spec.dtype),
             self.device, optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate,
             optimizer.learning_penalty, self.settings or {}])
 

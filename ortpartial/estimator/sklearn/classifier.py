@@ -126,6 +126,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         The names of the features, where X has names.
     n_outputs_ : int
         Number of scores of a row.
+    multilabel_ : bool
+        Whether a row may have several labels.
     n_iter_ : int
         Number of epochs of the last `fit`.
     loss_, best_loss_ : float
@@ -276,6 +278,11 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         if _check_partial_fit_first_call(self, classes):
             self._is_multilabel = type_of_target(y).startswith("multilabel")
         return self._partial_fit(X, y, sample_weight)
+
+    @property
+    def multilabel_(self) -> bool:
+        """Whether a row may have several labels."""
+        return self._is_multilabel
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict the labels of rows.

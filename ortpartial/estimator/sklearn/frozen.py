@@ -22,9 +22,9 @@ class FrozenOptimizer:
 
     def __init__(self, optimizer: Any):
         self.learning_loss, self.trained_coef_ = optimizer.learning_loss, optimizer.trained_coef_
-        engine = optimizer._engine
-        weights = {n: engine.get_used(n) for n in optimizer._spec.moving}
-        self._predictor = copy.copy(optimizer._predictor)
+        engine = optimizer.training.engine
+        weights = {n: engine.get_used(n) for n in optimizer.training.spec.moving}
+        self._predictor = copy.copy(optimizer.training.predictor)
         self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
                                                  identity=None)
 

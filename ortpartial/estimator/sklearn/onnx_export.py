@@ -77,7 +77,7 @@ def _compute(estimator: Any, classes: np.ndarray, *, raw_scores: bool = False, s
     """
     optimizer = estimator.optimizer_
     model = load(optimizer.get_trained_onnx())
-    (output,) = optimizer._spec.losses
+    (output,) = optimizer.training.spec.losses
     scores, inputs = model.outputs[output], list(model.inputs.values())
     if source is not None:
         (former,) = inputs
@@ -94,7 +94,7 @@ def _classify(classifier: Any, classes: np.ndarray, scores: Value, raw_scores: b
     """Labels and probabilities from scores, as `predict` and `predict_proba` have them."""
     raw_scores = raw_scores or not resolve_loss(classifier.loss).activations
     is_positive = op.Cast(op.Greater(scores, 0.0), to=TensorProto.INT64)
-    if classifier._is_multilabel:
+    if classifier.multilabel_:
         return is_positive, scores if raw_scores else op.Sigmoid(scores)
     labels = constant(classes, hint="classes")
     if classifier.n_outputs_ > 1:
@@ -144,7 +144,7 @@ def _declare_classifier(operator: Any) -> None:
     classifier, rows = operator.raw_operator, operator.inputs[0].get_first_dimension()
     labels = _list_labels(operator)
     kind = StringTensorType if labels.dtype == object else Int64TensorType
-    operator.outputs[0].set_type(kind([rows, len(labels)] if classifier._is_multilabel else [rows]))
+    operator.outputs[0].set_type(kind([rows, len(labels)] if classifier.multilabel_ else [rows]))
     operator.outputs[1].type.shape = [rows, len(labels)]
     if operator.scope_inst.get_options(classifier, {"zipmap": True})["zipmap"] is True:
         operator.outputs[1].set_type(FloatTensorType([rows, len(labels)]))  # ZipMap takes no other type.

@@ -59,7 +59,7 @@ class StoppingRule:
         self._count = self._count + 1 if score < self.best_score + self.tol else 0
         if score > self.best_score:
             self.best_score = score
-            self._best = optimizer._state.copy_used()
+            self._best = optimizer.training.state.copy_used()
 
     def get_state(self) -> dict[str, Any]:
         """Return what it remembers of the fit that runs, for checkpoints.
@@ -83,4 +83,4 @@ class StoppingRule:
     def restore(self, optimizer: Any) -> None:
         """Go back to the weights of the epoch with the best score, if there was one."""
         if self._best is not None:
-            optimizer._state.restore_used(self._best)
+            optimizer.training.state.restore_used(self._best)

@@ -13,7 +13,7 @@ from trainings import X_VAL, Y_VAL, X, Y, optimizer, same
 
 from ortpartial import OnnxClassifier
 from ortpartial.callbacks import ProgressBar
-from ortpartial.estimator import progress
+from ortpartial.execution import progress
 
 LABELS = Y[:, 0] > 0
 

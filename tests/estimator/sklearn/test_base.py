@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from ortpartial import LearningRateAdam, OnnxClassifier, OnnxRegressor, build, constant, load, op, variable
 from ortpartial.estimator.sklearn.networks import build_network
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import shared_sessions
 from ortpartial.runtime import Session
-from ortpartial.training import shared_sessions
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,16 +11,15 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DeadlineError, UntranslatableError
-from ortpartial.graph import Value
 from ortpartial.native import Field, NativeStep, compile_library, lay_out, translate
 
-from .engine import ProgramKey, Shapes, WeightedMean, is_symbolic
 from .epoch_engine import EpochEngine
+from .mean import WeightedMean
+from .runner import ProgramKey, is_symbolic
 from .shared_sessions import shared_sessions
-from .spec import TrainingSpec
-from .step import step_graph, step_values
+from .step import Shapes, StepSource
 
-__all__ = ["NativeEngine", "compose_native", "write_step"]
+__all__ = ["NativeEngine", "write_step"]
 
 #: Steps of one call at most, and how many multiplications they may take together: some hundredths of a second, which
 #: is all that Ctrl-C can take away.
@@ -30,14 +28,14 @@ _STEPS, _WORK = 2**15, 2**28
 _LINE = 64
 
 
-def write_step(spec: TrainingSpec, weighted: bool | str = False, name: str = "step") -> NativeStep:
+def write_step(source: StepSource, weighting: bool | str = False, name: str = "step") -> NativeStep:
     """A training step as a C file.
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained, with the sizes of one batch.
-    weighted : bool or "elements"
+    source : StepSource
+        Composes the step, with the sizes of one batch.
+    weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     name : str
         What functions and types begin with.
@@ -52,33 +50,10 @@ def write_step(spec: TrainingSpec, weighted: bool | str = False, name: str = "st
     UntranslatableError
         An operator cannot be written in C; the message names it.
     """
-    names = spec.names
-    inputs, outputs, rows = compose_native(spec, weighted)
-    state = {n: names.new(n) for n in inputs if names.new(n) in outputs}
-    return translate(inputs, outputs, rows=rows, state=state, loss=names.loss, iteration=names.iteration, name=name)
-
-
-def compose_native(
-    spec: TrainingSpec, weighted: bool | str = False
-) -> tuple[dict[str, Value], dict[str, Value], list[str]]:
-    """The step that is written in C, as an expression: its inputs, its outputs, and which inputs are rows.
-
-    Parameters
-    ----------
-    spec : TrainingSpec
-        What is trained, with the sizes of one batch.
-    weighted : bool or "elements"
-        Whether the rows have weights, or the elements of the targets.
-
-    Returns
-    -------
-    tuple of dict, dict and list of str
-    """
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
-    inputs, outputs = step_values(replace(spec, branches=False), weighted=weighted)
-    names = spec.names
-    others = {names.iteration, names.seed, *spec.controls}
-    return inputs, outputs, [n for n in inputs if n not in others and names.new(n) not in outputs]
+    step = source.compose(weighting, branches=False)
+    return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
+                     iteration=step.names.iteration, name=name)
 
 
 class NativeEngine(EpochEngine):
@@ -89,23 +64,23 @@ class NativeEngine(EpochEngine):
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained.
+    source : StepSource
+        Composes the steps.
     """
 
     name = "native"
     runs = (("step", ("model", "loss", "gradient", "update")),)
 
-    def __init__(self, spec: TrainingSpec):
-        super().__init__(spec)
+    def __init__(self, source: StepSource):
+        super().__init__(source)
         self._size = 0  # of the batches that are compiled for
 
     def graphs(self) -> dict[str, ModelProto]:
         """The step that is compiled, with symbolic sizes where the model has them."""
-        return {"step": step_graph(self.spec, weighted=self._weighted)}
+        return {"step": self.source.compose(self.weighting).build()}
 
     def epoch(self, order: np.ndarray, batch_size: int, start: int = 0, stop: int | None = None) -> float:
-        """Train once on the rows in this order; see `Engine.epoch`."""
+        """Train once on the rows in this order; see `StepRunner.epoch`."""
         self._size = min(batch_size, order.size)
         return super().epoch(order, batch_size, start, stop)
 
@@ -127,12 +102,12 @@ class NativeEngine(EpochEngine):
 
         def compile_step() -> tuple[NativeStep, Any]:
             try:
-                step = write_step(self._spec_for(key.shapes), self._weighted)
+                step = write_step(self._source_for(key.shapes), self.weighting)
             except UntranslatableError as e:
                 raise UntranslatableError(f"{e} Train it with engine='auto', 'epoch' or 'step'.") from None
             return step, compile_library(step.source, {f"{step.name}.h": step.header})
 
-        return _NativeProgram(self, *shared_sessions.get(self.identity, (key, self._weighted), compile_step))
+        return _NativeProgram(self, *shared_sessions.get(self.identity, (key, self.weighting), compile_step))
 
 
 class _NativeProgram:

@@ -11,6 +11,11 @@ from models import assert_close, data, linear, mlp, torch_linear, torch_mlp, wei
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DataError, DeviceError, SettingError
+from ortpartial.execution import WeightedMean, select_for_fit, shape_policy
+from ortpartial.execution import runner as engine_module
+from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.rows import Batch
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
@@ -19,12 +24,7 @@ from ortpartial.runtime import buffer, device
 from ortpartial.runtime import session as runtime
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Session
-from ortpartial.training import WeightedMean, shape_policy
-from ortpartial.training import engine as engine_module
-from ortpartial.training.engine import Batch
-from ortpartial.training.engine_selection import select_for_backward, select_for_fit
-from ortpartial.training.epoch_engine import EpochEngine
-from ortpartial.training.step_engine import StepEngine
+from ortpartial.training.engine_selection import select_for_backward
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 MODELS = {"linear": (linear, torch_linear), "mlp": (mlp, torch_mlp)}
@@ -260,7 +260,7 @@ def test_cuda(name):
 def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, limit, long, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
     limit(scanned_step=long)
-    monkeypatch.setattr("ortpartial.training.epoch_engine._CHUNK", chunk)
+    monkeypatch.setattr("ortpartial.execution.epoch_engine._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
     assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,12 +12,10 @@ from onnx import ModelProto
 from ortpartial.graph import VIEWS, Value, build, make_node, op, rewrite, scan, topological, variable
 
 from .ahead import compute_ahead, find_ahead
-from .flat_weights import FlatGroup, find_flat_groups
-from .names import Names
-from .spec import TrainingSpec
-from .step import step_values
+from .step import StepSource
+from .vectors import Vector
 
-__all__ = ["epoch_graph", "split_inputs"]
+__all__ = ["epoch_graph"]
 
 #: Operators that give the same bits wherever in memory their inputs are, as views do. A sum of onnxruntime depends on
 #: where its numbers start.
@@ -25,38 +23,37 @@ _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Gr
                     "Split", "Sub", "Transpose", "Where"})
 
 
-def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False,
+def epoch_graph(source: StepSource, weighting: bool | str = False,
                 apart: dict[str, np.ndarray] | None = None) -> ModelProto:
     """All steps of an epoch as one model: a Scan over the batches, whose rows are gathered inside.
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained, with the sizes of one batch.
-    weighted : bool or "elements"
+    source : StepSource
+        Composes the step, with the sizes of one batch.
+    weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
-
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, where the model's inputs, the targets and the weights hold all the rows, and the
-        iteration is the number of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch.
-        Outputs: those of the step, with one loss a batch.
+        Inputs: those of the step, where the inputs that are a batch hold all the rows, and the iteration is the number
+        of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch. Outputs: those of the step,
+        with one loss a batch.
     """
-    names, groups = spec.names, find_flat_groups(spec)
-    inputs, outputs = step_values(spec, weighted=weighted, groups=groups)
-    carried, rows, batch = split_inputs(inputs, outputs, names)
-    k, fixed = inputs[names.iteration], {n: v for n, v in inputs.items() if n in (names.seed, names.rate_scale)}
-    order = variable(names.free("order"), np.int64, ["steps", batch])
+    flat = source.compose(weighting, flat=True)
+    inputs, outputs, names = flat.inputs, flat.outputs, flat.names
+    carried, rows, fixed = list(flat.state), flat.all_rows, flat.fixed
+    k = inputs.get(names.iteration, variable(names.iteration, np.int64, []))
+    order = variable(names.free("order"), np.int64, ["steps", flat.batch_size])
 
     # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
     ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
     slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
     loss, scaled = _scaled_apart(outputs[names.loss])
-    results = [loss, *list(outputs.values())[1:]]
+    results = [loss, *(outputs[flat.state[n]] for n in carried)]
     numbers = find_ahead(results, k, [*fixed.values()])
     ks = k + op.Range(1, op.Squeeze(op.Shape(order, start=0, end=1)) + 1, 1)
 
@@ -67,7 +64,7 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         each, *after = rewrite(results, new)
         return [*after, each]
 
-    vectors = _find_vectors(spec, groups, inputs)
+    vectors = {n: (vector, _make_parts(vector, inputs[n])) for n, vector in source.vectors.items() if n in inputs}
     start = [vectors[n][0].join([*vectors[n][1].values()]) if n in vectors else inputs[n] for n in carried]
     *after, each = scan(step, start, [*compute_ahead(numbers, k, ks), *slices])
     for schema, by in reversed(scaled):
@@ -75,47 +72,15 @@ def epoch_graph(spec: TrainingSpec, *, weighted: bool | str = False,
     named = {**rows, names.free("order"): order, **fixed, names.iteration: k}
     new = {names.loss: each}
     for n, v in zip(carried, after, strict=True):
-        group, parts = vectors.get(n, (None, {n: inputs[n]}))
+        vector, parts = vectors.get(n, (None, {n: inputs[n]}))
         named |= parts
-        new.update(zip(map(names.new, parts), [v] if group is None else group.split(v).values(), strict=True))
+        new.update(zip(map(names.new, parts), [v] if vector is None else vector.split(v).values(), strict=True))
     return build(named, new, name="epoch", apart=apart)
 
 
-def _find_vectors(
-    spec: TrainingSpec, groups: Sequence[FlatGroup], inputs: Mapping[str, Value]
-) -> dict[str, tuple[FlatGroup, dict[str, Value]]]:
-    """By the names of the vectors of a step, their groups, and variables for the tensors that they consist of."""
-    return {vector: (group, {n: variable(n, inputs[vector].dtype, shape)
-                             for n, shape in zip(members, group.shapes.values(), strict=True)})
-            for group in groups
-            for vector, members in group.names(spec.names, spec.shapes_of_states(group.first)).items()}
-
-
-def split_inputs(
-    inputs: Mapping[str, Value], outputs: Mapping[str, Value], names: Names
-) -> tuple[list[str], dict[str, Value], int | str | None]:
-    """How a step is fed that gathers its rows itself.
-
-    Parameters
-    ----------
-    inputs, outputs : dict of str to Value
-        Those of a step, as of `step_values`.
-    names : Names
-        How the values are called.
-
-    Returns
-    -------
-    carried : list of str
-        Inputs that the step gives anew.
-    rows : dict of str to Value
-        For each input that is a batch, a variable for all the rows.
-    batch : int, str or None
-        The rows of a batch.
-    """
-    carried = [n for n in inputs if names.new(n) in outputs]
-    rows = {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]])
-            for n, v in inputs.items() if n not in {*carried, names.iteration, names.seed, names.rate_scale}}
-    return carried, rows, (inputs[next(iter(rows))].shape or (None,))[0]
+def _make_parts(vector: Vector, flat: Value) -> dict[str, Value]:
+    """Variables for the tensors that a vector consists of."""
+    return {n: variable(n, flat.dtype, shape) for n, shape in vector.shapes.items()}
 
 
 def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from terminals import Terminal
 from trainings import X_VAL, Y_VAL, X, Y, linear_engine, optimizer, same
 
-from ortpartial.estimator import progress
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError
+from ortpartial.execution import progress
+from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.logs import compiling
-from ortpartial.training.epoch_engine import EpochEngine
 
 LINE = r"epoch {}/5: loss=[\d.]+, validation=[\d.]+, [\d.e-]+ s"
 

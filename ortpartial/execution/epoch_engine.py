@@ -11,9 +11,12 @@ from onnx import ModelProto
 from ortpartial.limits import limits
 from ortpartial.runtime import Session
 
-from .engine import DeviceRows, ProgramKey, Shapes, WeightedMean, bind, directions
 from .epoch import epoch_graph
-from .spec import TrainingSpec
+from .mean import WeightedMean
+from .program import bind, directions
+from .rows import DeviceRows
+from .runner import ProgramKey
+from .step import Shapes, StepSource
 from .step_engine import StepEngine
 
 __all__ = ["EpochEngine"]
@@ -32,21 +35,21 @@ class EpochEngine(StepEngine):
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained.
+    source : StepSource
+        Composes the steps.
     """
 
     name = "epoch"
     runs = (("epoch", ("model", "loss", "gradient", "update")),)
 
-    def __init__(self, spec: TrainingSpec):
-        super().__init__(spec)
-        self._trained = sum(spec.model.arrays[w].size for w in spec.weights)
+    def __init__(self, source: StepSource):
+        super().__init__(source)
+        self._trained = source.count_trained()
         self._most = limits().scanned_step
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
-        return {"epoch": epoch_graph(self.spec, weighted=self._weighted), **super().graphs()}
+        return {"epoch": epoch_graph(self.source, self.weighting), **super().graphs()}
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in one run."""
@@ -86,10 +89,10 @@ class _EpochProgram:
     source: tuple[int, int] | None = None
 
     def __init__(self, engine: EpochEngine, session: Session):
-        names, self.engine = engine.spec.names, engine
-        self.names, self.rows = names, DeviceRows(engine._data, engine.spec.device)
+        names, self.engine = engine.source.names, engine
+        self.names, self.rows = names, DeviceRows(engine.data, engine.source.device)
         self.bindings = [bind(session, {**read, **engine.given}, new) for read, new in directions(engine.sides, names)]
-        self.data = [n for n in session.inputs if n in engine._data]
+        self.data = [n for n in session.inputs if n in engine.data]
         self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:

@@ -14,6 +14,8 @@ from models import assert_close, data, images, mlp, net, two_in_two_out
 from ortpartial import GradientClipping, build, constant, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError, ModelError
+from ortpartial.execution import cuda_graph_engine as captured
+from ortpartial.execution.cuda_graph_engine import CudaGraphEngine, cuda_graph_step
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
 from ortpartial.learning.optimizers import (
     LearningRateAdafactor,
@@ -35,8 +37,7 @@ from ortpartial.runtime import session as runtime
 from ortpartial.runtime.buffer import Buffer
 from ortpartial.runtime.device import Device
 from ortpartial.runtime.session import Binding, Session
-from ortpartial.training import cuda_graph_engine as captured
-from ortpartial.training.cuda_graph_engine import CudaGraphEngine, cuda_graph_step
+from ortpartial.training import SpecSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate provider")
 RATES = [LearningRateSGD(0.05, schedule="invscaling"), LearningRateSGDNesterov(0.02), LearningRateAdam(0.01),
@@ -105,7 +106,7 @@ def test_same_steps(stand_in, monkeypatch, rate, weighted):
 
 @pytest.mark.parametrize("rate", RATES, ids=lambda r: type(r).__name__)
 def test_a_step_to_be_recorded_has_no_branches(stand_in, rate):
-    graph = cuda_graph_step(replace(optimizer(learning_rate=rate)._spec, device="cuda").for_batch(10))
+    graph = cuda_graph_step(SpecSource(replace(optimizer(learning_rate=rate)._spec, device="cuda").for_batch(10)))
     assert "If" not in {node.op_type for node in graph.graph.node}
 
 
@@ -116,7 +117,7 @@ def test_clipping_accumulation_and_averages(stand_in, settings):
     X, y, w = data(45)
     near, far = (o.fit(X, y, w) for o in pair(learning_rate="Adam", **settings))
     assert_same(far, near)
-    graph = cuda_graph_step(replace(far._spec, device="cuda").for_batch(10))
+    graph = cuda_graph_step(SpecSource(replace(far._spec, device="cuda").for_batch(10)))
     assert "If" not in {node.op_type for node in graph.graph.node}
 
 
@@ -382,7 +383,7 @@ def test_graph(stand_in):
     """The graph itself: a step of a linear model, in numpy."""
     x, w = variable("x", "float32", ["N", 2]), constant(np.zeros((2, 1), np.float32), hint="w")
     o = optimizer(build([x], {"y": x @ w}), learning_rate=0.5, device="cuda")
-    graph = cuda_graph_step(o._engine.spec.for_batch(2))
+    graph = cuda_graph_step(o._engine.source.for_rows(2))
     session = Session(graph)
     rng = np.random.default_rng(0)
     X, t, w = (rng.normal(size=s).astype(np.float32) for s in ((5, 2), (5, 1), (2, 1)))

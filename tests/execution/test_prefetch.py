@@ -12,8 +12,8 @@ from models import data, linear, mlp, two_in_two_out
 from torch.utils.data import DataLoader, TensorDataset
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator.prefetch import prefetch
 from ortpartial.exceptions import ConvergenceError, DataError
+from ortpartial.execution import prefetch
 
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
 X, Y, W = data(53)

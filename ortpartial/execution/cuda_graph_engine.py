@@ -14,11 +14,11 @@ from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import RANDOM, build, op, rewrite, variable
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
-from .engine import ProgramKey, Shapes, WeightedMean, bind, directions, is_symbolic
-from .epoch import split_inputs
 from .epoch_engine import EpochEngine
-from .spec import TrainingSpec
-from .step import step_values
+from .mean import WeightedMean
+from .program import bind, directions
+from .runner import ProgramKey, is_symbolic
+from .step import Shapes, StepSource
 
 __all__ = ["CudaGraphEngine", "cuda_graph_step"]
 
@@ -29,14 +29,14 @@ _LOOK = 100
 _UNFIT = RANDOM | {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 
 
-def cuda_graph_step(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
+def cuda_graph_step(source: StepSource, weighting: bool | str = False) -> ModelProto:
     """A step that finds its rows and its number itself, so that all its inputs stay where they are.
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained, with the sizes of one batch.
-    weighted : bool or "elements"
+    source : StepSource
+        Composes the step, with the sizes of one batch.
+    weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
 
     Returns
@@ -47,11 +47,10 @@ def cuda_graph_step(spec: TrainingSpec, *, weighted: bool | str = False) -> Mode
         which batch; ``position``, which of these steps it is; ``losses``, (steps,). Outputs: those of the step, the
         next position, and the losses with that of this step in its place.
     """
-    names = spec.names
-    inputs, outputs = step_values(spec, weighted=weighted)
-    carried, rows, batch = split_inputs(inputs, outputs, names)
+    step = source.compose(weighting)
+    inputs, outputs, names, rows = step.inputs, step.outputs, step.names, step.all_rows
     seen, i = (variable(n, np.int64, []) for n in (names.iteration, names.free("position")))
-    order = variable(names.free("order"), np.int64, [_LOOK, batch])
+    order = variable(names.free("order"), np.int64, [_LOOK, step.batch_size])
     losses = variable(names.free("losses"), outputs[names.loss].dtype, [_LOOK])
     taken = op.Gather(order, i, axis=0)
     batch_rows = {inputs[n]: op.Gather(v, taken, axis=0) for n, v in rows.items()}
@@ -60,7 +59,7 @@ def cuda_graph_step(spec: TrainingSpec, *, weighted: bool | str = False) -> Mode
     loss = new.pop(names.loss)
     new[names.new(names.free("position"))] = i + 1
     new[names.new(names.free("losses"))] = op.Where(op.Equal(np.arange(_LOOK), i), loss, losses)
-    kept = {n: v for n, v in inputs.items() if n in {*carried, names.seed, names.rate_scale}}
+    kept = {n: v for n, v in inputs.items() if n in {*step.state, *step.fixed}}
     run = {names.free("order"): order, names.iteration: seen, names.free("position"): i, names.free("losses"): losses}
     return build({**rows, **run, **kept}, new, name="captured")
 
@@ -74,14 +73,14 @@ class CudaGraphEngine(EpochEngine):
 
     Parameters
     ----------
-    spec : TrainingSpec
-        What is trained.
+    source : StepSource
+        Composes the steps.
     """
 
     name = "step"
 
-    def __init__(self, spec: TrainingSpec):
-        super().__init__(spec)
+    def __init__(self, source: StepSource):
+        super().__init__(source)
         self._resident: _Resident | None = None
         self._refused = False
 
@@ -89,7 +88,7 @@ class CudaGraphEngine(EpochEngine):
         """The step, with symbolic sizes where the model has them."""
         if self._refused:
             return super().graphs()
-        return {"step": cuda_graph_step(self.spec, weighted=self._weighted)}
+        return {"step": cuda_graph_step(self.source, self.weighting)}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
         """Say where the rows come from; where there is room for them on the device, recordings stay."""
@@ -133,14 +132,14 @@ class CudaGraphEngine(EpochEngine):
         if key.kind != "captured":
             return super()._open(key)
         if self._resident is None:
-            self._resident = _Resident(self._data, self.spec.device)
-        return _CapturedProgram(self, key.shapes, self._resident)
+            self._resident = _Resident(self._data, self.source.device)
+        return _CapturedProgram(self, self._source_for(key.shapes), key.shapes[0][1][0], self._resident)
 
 
 class _Resident:
     """All the rows of several arrays, copied to a place on a device where others may follow."""
 
-    def __init__(self, data: Mapping[str, np.ndarray], device: str):
+    def __init__(self, data: Mapping[str, np.ndarray], device: str | Device):
         self.buffers = {n: Buffer(a, device) for n, a in data.items()}
 
     def is_like(self, data: Mapping[str, np.ndarray]) -> bool:
@@ -169,10 +168,9 @@ class _CapturedProgram:
 
     source: tuple[int, int] | None = None
 
-    def __init__(self, engine: CudaGraphEngine, shapes: Shapes, resident: _Resident):
-        spec, (_, (rows, *_)) = engine._spec_for(shapes), shapes[0]
-        names, device = spec.names, Device.parse(spec.device)
-        graph = cuda_graph_step(spec, weighted=engine._weighted)
+    def __init__(self, engine: CudaGraphEngine, source: StepSource, rows: int, resident: _Resident):
+        names, device = source.names, Device.parse(source.device)
+        graph = cuda_graph_step(source, engine.weighting)
         if unfit := next((n for n in graph.graph.node if n.op_type in _UNFIT), None):
             raise ModelError(f"{unfit.op_type} (node {unfit.name!r}) is another one in each step.")
         self.engine = engine
@@ -180,15 +178,15 @@ class _CapturedProgram:
         self.seen, self.seed = Buffer.empty((), np.int64, device), Buffer.empty(engine.seed.shape, np.int32, device)
         self.controls = {n: Buffer.empty(b.shape, b.dtype, device) for n, b in engine.controls.items()}
         self.positions = [Buffer.empty((), np.int64, device) for _ in range(2)]
-        self.losses = [Buffer(np.zeros(_LOOK, spec.dtype), device) for _ in range(2)]
+        self.losses = [Buffer(np.zeros(_LOOK, source.dtype), device) for _ in range(2)]
         shared = {**resident.buffers, names.free("order"): self.order, names.iteration: self.seen,
-                  names.seed: self.seed, **self.controls}
+                  names.seed: self.seed, **self.controls, **engine.kept}
         private = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(private, pair, strict=True))}
                  for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
         self.runs = []
         for read, new in directions(sides, names):
-            options = session_options(spec.threads(), graph.graph)
+            options = session_options(source.threads(), graph.graph)
             session = Session(graph, device=replace(device, capture=True), options=options)
             self.runs.append(bind(session, {**shared, **read}, new).run)
 

@@ -10,7 +10,7 @@ from once import ON_BOTH
 from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, optimizer, same
 
 from ortpartial.exceptions import ConvergenceError, DeadlineError, SettingError
-from ortpartial.training.shape_policy import ShapePolicy
+from ortpartial.execution.shape_policy import ShapePolicy
 
 
 class Spy:
@@ -72,7 +72,7 @@ def test_contexts():
 @pytest.mark.parametrize("weights", [None, W], ids=["alike", "weighted"])
 def test_an_epoch_in_pieces_is_the_whole_one(engine, period, weights, monkeypatch):
     """To the last bit, and so is its mean, whatever the pieces are and how many steps a run of the engine takes."""
-    monkeypatch.setattr("ortpartial.training.epoch_engine._CHUNK", 3)
+    monkeypatch.setattr("ortpartial.execution.epoch_engine._CHUNK", 3)
     settings = {"engine": engine, "max_iter": 3, "batch_size": 8, "learning_rate": "Adam"}
     spy = Spy(period)
     o = optimizer(**settings, callbacks=[spy]).fit(X[:59], Y[:59], weights if weights is None else weights[:59])
@@ -93,7 +93,7 @@ def test_pieces_for_several_callbacks():
 @pytest.mark.parametrize("period", [1, 3])
 def test_pieces_use_the_programs_of_a_whole_epoch(period, monkeypatch):
     """A shape gets a program of its own before an epoch with which it has come often, and not within it."""
-    monkeypatch.setattr("ortpartial.training.shape_policy._PAYS_AFTER", 12)
+    monkeypatch.setattr("ortpartial.execution.shape_policy._PAYS_AFTER", 12)
     choices = []
 
     def choose(self, shapes, steps, size, choose=ShapePolicy.choose):

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ortpartial.training import shared_sessions
-from ortpartial.training.shared_sessions import SharedSessions
+from ortpartial.execution import shared_sessions
+from ortpartial.execution.shared_sessions import SharedSessions
 
 
 def test_the_sessions_that_were_asked_for_last_are_kept():

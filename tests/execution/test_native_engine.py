@@ -12,9 +12,9 @@ from models import data, linear, mlp
 from ortpartial import Checkpoint, build, constant, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DeadlineError, SettingError, UntranslatableError
+from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.native import find_compiler
 from ortpartial.training import select_engine
-from ortpartial.training.epoch_engine import EpochEngine
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -47,8 +47,8 @@ def test_it_repeats_itself_to_the_last_bit():
 
 
 def test_without_a_compiler_it_is_another_engine(monkeypatch):
-    monkeypatch.setattr("ortpartial.training.engine_selection.find_compiler", lambda: None)
-    spec = train("step", linear())._parts.spec
+    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
+    spec = train("step", linear()).training.spec
     kind, reason = select_engine("native", spec)
     assert kind is EpochEngine
     assert "C compiler" in reason
@@ -62,7 +62,7 @@ def test_it_refuses_mixed_precision():
 def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
     """And goes back where a training is short again; the choice follows from the training alone."""
     settings = {"max_iter": 1_000_000, "batch_size": 53, "random_state": 0, "learning_rate": "Adam"}
-    monkeypatch.setattr("ortpartial.estimator.fit_loop.FitLoop.fit", lambda self, *args: None)
+    monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
     long, short = (Optimizer(mlp(), **{**settings, **more}) for more in ({}, {"max_iter": 100}))
     for _ in range(2):
         assert long.fit(X, Y).engine_ == "native"
@@ -70,12 +70,12 @@ def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
         assert short.fit(X, Y).engine_ == "epoch"
         long.max_iter, short.max_iter = short.max_iter, long.max_iter
         long, short = short, long
-    monkeypatch.setattr("ortpartial.training.engine_selection.find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
     assert long.fit(X, Y).engine_ == "epoch"
 
 
 def test_auto_leaves_steps_that_take_several_threads_to_onnxruntime(monkeypatch):
-    monkeypatch.setattr("ortpartial.estimator.fit_loop.FitLoop.fit", lambda self, *args: None)
+    monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
     monkeypatch.setattr("ortpartial.native.StepCost.pays_off", lambda self, steps: True)
     for hidden, engine in ((8, "native"), (8000, "epoch")):
         assert Optimizer(mlp(10, hidden=hidden), max_iter=1_000_000, batch_size=53).fit(X, Y).engine_ == engine
@@ -84,7 +84,7 @@ def test_auto_leaves_steps_that_take_several_threads_to_onnxruntime(monkeypatch)
 def test_auto_says_what_cannot_be_compiled(monkeypatch):
     x, w = variable("X", "float32", ["N", 4]), constant(np.ones((4, 1), np.float32), hint="w")
     model = build([x], {"y": op.Det(op.Reshape(x, [-1, 1, 1])).sum() * 0 + x @ w})
-    monkeypatch.setattr("ortpartial.estimator.fit_loop.FitLoop.fit", lambda self, *args: None)
+    monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
     optimizer = Optimizer(model, max_iter=1_000_000, batch_size=53).fit(X, Y)
     assert optimizer.engine_ == "epoch"
     assert "Det" in optimizer.engine_reason_

@@ -5,23 +5,24 @@ import pytest
 from models import linear, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial.execution.epoch import epoch_graph
+from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import SquareLearningLoss
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
 from ortpartial.model.load import load
 from ortpartial.runtime import has_training
-from ortpartial.training.epoch import epoch_graph
-from ortpartial.training.epoch_engine import EpochEngine
-from ortpartial.training.spec import TrainingSpec
-from ortpartial.training.step_engine import StepEngine
+from ortpartial.training import SpecSource, TrainingSpec
 
 
 def epoch(proto, weights, rate=None, batch=3, **settings):
     """The graph around the steps, and that of a step."""
     model = load(proto, variables=weights, batch=batch)
     rate = rate or LearningRateSGD()
-    proto = epoch_graph(TrainingSpec(model, tuple(weights), {"y": SquareLearningLoss()}, rate=rate), **settings)
+    spec = TrainingSpec(model, tuple(weights), {"y": SquareLearningLoss()}, rate=rate)
+    proto = epoch_graph(SpecSource(spec), **settings)
     (scan,) = (n for n in proto.graph.node if n.op_type == "Scan")
     return proto.graph, next(a.g for a in scan.attribute if a.name == "body")
 

@@ -3,7 +3,6 @@
 import copy
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,17 +10,16 @@ from models import linear
 from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, linear_engine, optimizer, same
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial.estimator.fit_loop import FitLoop
-from ortpartial.estimator.params import FitSettings
 from ortpartial.estimator.predictor import Predictor
-from ortpartial.estimator.tasks import FitTasks
+from ortpartial.estimator.spec_door import SpecDoor
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.execution import FitSettings, FitTasks, Loop
+from ortpartial.execution import StepRunner as Engine
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.learning.losses import ElasticLearningLoss
 from ortpartial.learning.optimizers import LearningRateSGDNesterov
 from ortpartial.learning.penalties import ElasticLearningPenalty
-from ortpartial.training.engine import Engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -179,8 +177,8 @@ def test_goes_on_after_divergence():
 def test_a_loop_without_an_optimizer():
     """It trains as an optimizer does, and settings that are replaced between two epochs count from the next one on."""
     engine = linear_engine()
-    predictor = Predictor(engine.spec, engine, DataAdapter(engine.spec))
-    loop = FitLoop(engine.spec, engine, predictor, FitSettings(max_iter=5, random_state=0))
+    predictor = Predictor(engine.source.spec, engine, DataAdapter(engine.source.spec))
+    loop = Loop(engine, SpecDoor(engine.source.spec, engine, predictor), FitSettings(max_iter=5, random_state=0))
     loop.fit(X, Y, W, X_VAL, Y_VAL)
     o = optimizer(linear()).fit(X, Y, W, X_VAL, Y_VAL)
     assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)
@@ -191,8 +189,7 @@ def test_a_loop_without_an_optimizer():
         return loop.n_iter == 3
 
     loop.settings = replace(loop.settings, callbacks=[notify])
-    composed = SimpleNamespace(_loop=loop, _engine=engine, max_iter=5)
-    loop.fit(X, Y, None, None, None, FitTasks(composed, X, Y))
+    loop.fit(X, Y, None, None, None, FitTasks(None, loop, X, Y))
     assert (loop.n_iter, engine.iteration) == (3, 6 + 1 + 1)
     loop.partial_fit(X, Y, None)
     assert (loop.n_iter, engine.iteration) == (4, 9)

@@ -1,7 +1,7 @@
 """Which shapes of batches have a program of their own."""
 
-from ortpartial.training import shape_policy
-from ortpartial.training.shape_policy import ShapePolicy
+from ortpartial.execution import shape_policy
+from ortpartial.execution.shape_policy import ShapePolicy
 
 
 def choose(policy, shape, steps=1, size=0):

@@ -1,0 +1,119 @@
+"""The door of a spec: data, losses and first weights of a `TrainingSpec`, as a loop asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ortpartial.execution import FitSettings, StepRunner
+from ortpartial.learning import draw_weights
+from ortpartial.training import TrainingSpec, check_rewrites, count_elements
+
+from .predictor import Predictor
+
+__all__ = ["SpecDoor"]
+
+
+class SpecDoor:
+    """The `Door` of a training that a spec describes.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+        The training.
+    engine : StepRunner
+        Holds the weights.
+    predictor : Predictor
+        Computes validation losses, and has the data adapter.
+    """
+
+    def __init__(self, spec: TrainingSpec, engine: StepRunner, predictor: Predictor):
+        self.spec, self.engine, self.predictor = spec, engine, predictor
+
+    @property
+    def target(self) -> str:
+        """What errors call y."""
+        return self.predictor.reader.target
+
+    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """X, y and sample_weight, where X may hold all of them."""
+        return self.predictor.reader.unpack(X, y, sample_weight)
+
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+                  ) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
+        data = self.predictor.data
+        size = (data.fixed_batch or 0) if batch_size is None else batch_size
+        return data.to_arrays(X, y, sample_weight, size, self.predictor.forward)
+
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+        """The batch that some rows of such arrays are."""
+        return self.predictor.data.to_batch(arrays)
+
+    def choose_size(self, rows: int) -> int:
+        """The number of rows of a step, where a batch has so many."""
+        return self.predictor.data.fixed_batch or rows
+
+    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[tuple[Any, Any, Any]]:
+        """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
+        return self.predictor.reader.read_batches(batches, with_target=with_target)
+
+    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse arrays of which nothing counts in the loss."""
+        self.predictor.data.check_counts(arrays)
+
+    def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """By how much a batch counts in the mean of an epoch: the mean of its outputs."""
+        return float(np.mean([rows.sum() for rows in count_elements(self.spec, arrays).values()]))
+
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
+        """Return to the first weights: those of the model, or random ones."""
+        first = dict(self.spec.model.arrays)
+        if settings.init == "random":
+            first |= draw_weights(self.spec.model, self.spec.weights, rng)
+        seed = rng.integers(-(2**31), 2**31, 2).tolist() if self.spec.train_mode else (0, 0)
+        with self.engine.turn.lock:
+            self.engine.reset(first, seed)
+
+    def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
+        """What the order of an epoch is drawn from: the generator of the loop."""
+        return rng
+
+    def validate(self, batches: Iterable[Any]) -> float:
+        """The mean loss of validation data, over what counts in all their batches."""
+        sums = sum(self.predictor.sum_losses(*batch) for batch in self.read_batches(batches))
+        return sum(total / count for total, count in np.asarray(sums).tolist() if count)
+
+    def compute_loss(self, batch: Any) -> float:
+        """The mean loss of a batch with the weights that predictions use, without an update."""
+        sums = self.predictor.sum_losses(*batch)
+        return sum(total / count for total, count in sums.tolist() if count)
+
+    def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Compare a step on these arrays with the model as it is written."""
+        check_rewrites(self.engine, arrays)
+
+    def watch(self, loss: float) -> None:
+        """Let a schedule reduce the step size where the loss no longer falls."""
+        if (plateau := self.spec.rate.plateau) is None:
+            return
+        names, engine = self.spec.names, self.engine
+        with engine.turn.lock:
+            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), engine.get(names.plateau),
+                                          self.spec.rate.eta0)
+            engine.set(names.rate_scale, np.array(scale))
+            engine.set(names.plateau, memory)
+
+    def describe_rate(self) -> tuple[TrainingSpec, int, float]:
+        """What the last step size follows from: a schedule is a graph, and an epoch may take microseconds."""
+        engine, spec = self.engine, self.spec
+        update = engine.updates if spec.accumulate > 1 or spec.precision else engine.iteration
+        return spec, update, float(engine.get(spec.names.rate_scale)) if engine.controls else 1.0
+
+    def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
+        """The message about a loss, or weights where it is finite, that this iteration has made infinite."""
+        weights = ", and a weight is NaN or infinite," if np.isfinite(loss) else ""
+        return (f"The loss is {loss}{weights} at iteration {iteration} (epoch {epoch}) with {self.spec.rate!r}; the "
+                f"weights are those of iteration {iteration - 1}. Lower the rate, or scale X and y.")

@@ -1,0 +1,35 @@
+"""Execution: the step of a training as an expression, the engines that run it, and the loop, at every door."""
+
+from .batches import count_batches, is_batches
+from .door import Door
+from .epoch import epoch_graph
+from .epoch_engine import EpochEngine
+from .fit_settings import FitSettings, check_count, check_flag
+from .graph_source import GraphPart, GraphSource
+from .interruption import interruptible
+from .loop import Loop
+from .mean import WeightedMean
+from .names import StepNames
+from .native_engine import NativeEngine, write_step
+from .overrides import Overrides, find_overrides
+from .place import Place
+from .prefetch import is_prefetching, prefetch
+from .program import Program, RunLocal, bind, directions
+from .progress import Bar, Progress, is_interactive
+from .runner import ProgramKey, StepRunner, is_symbolic
+from .selection import MANY_STEPS, register_engine, select_for_device, select_for_fit, select_for_length
+from .shape_policy import ShapePolicy
+from .shared_sessions import shared_sessions
+from .step import Arrays, Shapes, Step, StepSource
+from .step_engine import StepEngine
+from .task_context import TaskContext
+from .tasks import FitTasks, get_states, set_states
+from .vectors import Vector
+
+__all__ = ["MANY_STEPS", "Arrays", "Bar", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart", "GraphSource",
+           "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
+           "Shapes", "Step", "StepEngine", "StepNames", "StepRunner", "StepSource", "TaskContext", "Vector",
+           "WeightedMean", "bind", "check_count", "check_flag", "count_batches", "directions", "epoch_graph",
+           "find_overrides", "get_states", "interruptible", "is_batches", "is_interactive", "is_prefetching",
+           "is_symbolic", "prefetch", "register_engine", "select_for_device", "select_for_fit", "select_for_length",
+           "set_states", "shared_sessions", "write_step"]

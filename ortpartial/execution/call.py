@@ -1,0 +1,115 @@
+"""Call: a step on the arrays of one batch, which returns all that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy
+
+from .program import RunLocal
+from .step import Arrays, Step
+
+__all__ = ["CallProgram"]
+
+
+@dataclass(frozen=True)
+class _BoundPart:
+    """A part from one set of buffers to the other.
+
+    Parameters
+    ----------
+    binding : Binding
+        Its session, bound to the state.
+    inputs : list of str
+        The data that it reads.
+    fixed : dict of str to Buffer
+        By result whose shape is known, its buffer.
+    free : list of str
+        The other results.
+    exchanged : list of (str, Buffer)
+        New state that processes exchange.
+    """
+
+    binding: Binding
+    inputs: list[str]
+    fixed: Mapping[str, Buffer]
+    free: list[str]
+    exchanged: list[tuple[str, Buffer]]
+
+
+class CallProgram:
+    """The parts of a step, compiled and bound to both sets of buffers.
+
+    Parameters
+    ----------
+    parts : sequence of Step
+        What runs in turn, each on the state that the one before has left.
+    sides : sequence of dict of str to Buffer
+        Both sets of buffers of the state.
+    given : dict of str to Buffer
+        What no step changes.
+    device : str or Device
+        Where they run.
+    threads : int or None
+        Number of threads.
+    local : RunLocal
+        The options of a run.
+    exchanges : dict of str to callable
+        As for `GraphSource`.
+    """
+
+    def __init__(self, parts: Sequence[Step], sides: Sequence[Mapping[str, Buffer]], given: Mapping[str, Buffer], *,
+                 device: str | Device, threads: int | None, local: RunLocal,
+                 exchanges: Mapping[str, Callable[[Buffer], None]]):
+        self.local, self.exchanges = local, exchanges
+        last = {n: i for i, part in enumerate(parts) for n in part.state}
+        #: What a part gives anew that a later part gives anew once more.
+        between = {(n, i): Buffer.empty(sides[0][n].shape, sides[0][n].dtype, device)
+                   for i, part in enumerate(parts) for n in part.state if last[n] != i}
+        self.bindings: list[Binding] = []
+        self.runs: tuple[list[_BoundPart], list[_BoundPart]] = ([], [])
+        apart: list[dict[str, np.ndarray]] = [{} for _ in parts]
+        sessions = [Session(part.build(a), device=device, threads=threads, arrays=a)
+                    for part, a in zip(parts, apart, strict=True)]
+        for runs, (read, write) in zip(self.runs, (sides, sides[::-1]), strict=True):
+            current = {**given, **read}
+            for i, (part, session) in enumerate(zip(parts, sessions, strict=True)):
+                new = {n: between.get((n, i), write[n]) for n in part.state}
+                runs.append(self._bind(part, session, current, new))
+                current |= new
+
+    def _bind(self, part: Step, session: Session, current: Mapping[str, Buffer], new: Mapping[str, Buffer]
+              ) -> _BoundPart:
+        """A part from the buffers of now to those of its new state."""
+        binding = session.binding()
+        self.bindings.append(binding)
+        for n in session.inputs:
+            if n in current:
+                binding.bind_input(n, current[n])
+        state = set(part.state.values())
+        # onnxruntime binds no strings.
+        fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in part.outputs.items()  # type: ignore[arg-type]
+                 if n not in state and v.is_static and v.dtype != object}
+        for n, buffer in {**{part.names.new(n): b for n, b in new.items()}, **fixed}.items():
+            binding.bind_output(n, buffer)
+        inputs = [n for n in session.inputs if n not in current]
+        free = [n for n in session.outputs if n not in fixed and n not in state]
+        return _BoundPart(binding, inputs, fixed, free, [(n, new[n]) for n in part.state if n in self.exchanges])
+
+    def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Take a step from this set of buffers to the other; return copies of the results."""
+        outputs: dict[str, np.ndarray] = {}
+        for part in self.runs[side]:
+            for name in part.inputs:
+                part.binding.bind_input(name, arrays[name])
+            part.binding.run(self.local.options)
+            for name, buffer in part.exchanged:
+                self.exchanges[name](buffer)
+            outputs.update({n: b.numpy().copy() for n, b in part.fixed.items()})
+            if part.free:
+                values = part.binding.ortvalues()
+                outputs.update({n: as_numpy(values[n]) for n in part.free})
+        return outputs

@@ -1,0 +1,181 @@
+"""Graph source: the steps of a training whose graphs exist, as a file or the code of a module has written them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ortpartial.exceptions import DataError, GraphError, ModelError
+from ortpartial.graph import Node, Value, find_inputs, rewrite, variable
+from ortpartial.learning import descend
+from ortpartial.model import Model, specialize
+from ortpartial.rewrites import rewrite_model, rewrite_step
+from ortpartial.runtime import Buffer, Device, choose_threads
+
+from .names import StepNames
+from .step import Arrays, Step, StepSource
+
+__all__ = ["GraphPart", "GraphSource"]
+
+
+@dataclass(frozen=True)
+class GraphPart:
+    """A graph of a step; those of a step in several parts run in turn, each on the state that the one before has left.
+
+    Parameters
+    ----------
+    model : Model
+        Its inputs are data and state, its outputs results and the state after it.
+    updates : dict of str to str
+        By state, the output that is its next value.
+    """
+
+    model: Model
+    updates: Mapping[str, str]
+
+    @property
+    def results(self) -> dict[str, Value]:
+        """The outputs that are no state."""
+        bound = set(self.updates.values())
+        return {n: v for n, v in self.model.outputs.items() if n not in bound}
+
+    def for_shapes(self, shapes: Mapping[str, Sequence[int]]) -> GraphPart:
+        """The same part for data of these shapes alone."""
+        batch = {n: s for n, s in shapes.items() if n in self.model.inputs}
+        return replace(self, model=specialize(self.model, batch=batch))
+
+    def compose(self, names: StepNames, results: Collection[str] | None = None) -> Step:
+        """The part as it is run, with some of its results, or all."""
+        outputs = {n: v for n, v in self.results.items() if results is None or n in results}
+        outputs |= {names.new(key): self.model.outputs[value] for key, value in self.updates.items()}
+        outputs = rewrite_step(_write_descent(rewrite_model(replace(self.model, outputs=outputs)).outputs))
+        inputs = find_inputs(list(outputs.values()), self.model.inputs)
+        unread = {n: self.model.outputs[value] for n, value in self.updates.items() if n not in inputs}
+        return Step(inputs | {n: variable(n, v.dtype, v.shape) for n, v in unread.items()}, outputs, names)
+
+
+@dataclass(frozen=True)
+class GraphSource(StepSource):
+    """The steps of graphs that exist.
+
+    Parameters
+    ----------
+    parts : tuple of GraphPart
+        What runs in turn.
+    state : dict of str to numpy.ndarray
+        The first numbers of all that parts read as state.
+    names : StepNames
+        The names of loss, iteration and seed, and of new states.
+    device : str or Device
+        Where steps run.
+    loss : str, optional
+        The result whose mean is that of an epoch.
+    counter : str, optional
+        The state that counts the batches before this one: the runner counts in its place.
+    thread_count : int, optional
+        Number of threads; by default as the sizes of a step suggest.
+    exchanges : dict of str to callable
+        By state, what is called with the `Buffer` of its new value before the next part reads it: processes that train
+        together add theirs up.
+    """
+
+    parts: tuple[GraphPart, ...]
+    state: Arrays
+    names: StepNames
+    device: str | Device = "cpu"
+    loss: str | None = None
+    counter: str | None = None
+    thread_count: int | None = None
+    exchanges: Mapping[str, Callable[[Buffer], None]] = field(default_factory=dict)
+
+    @property
+    def _held(self) -> Arrays:
+        """The state but for what the runner holds by itself."""
+        return {n: a for n, a in self.state.items() if n not in (self.counter, self.names.seed)}
+
+    @property
+    def _changed(self) -> set[str]:
+        """The state that a step gives anew."""
+        return {n for part in self.parts for n in part.updates}
+
+    @property
+    def inputs(self) -> Mapping[str, Value]:
+        """The data that parts read."""
+        return {n: v for part in self.parts for n, v in part.model.inputs.items() if n not in self.state}
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the loss."""
+        assert self.loss is not None
+        return next(part.results[self.loss].dtype for part in self.parts if self.loss in part.results)
+
+    @property
+    def first(self) -> Arrays:
+        """The state that steps change."""
+        return {n: a for n, a in self._held.items() if n in self._changed}
+
+    @property
+    def kept(self) -> Arrays:
+        """The state that steps leave as it is."""
+        return {n: a for n, a in self._held.items() if n not in self._changed}
+
+    def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> GraphSource:
+        """The same training for batches of these shapes."""
+        try:
+            return replace(self, parts=tuple([part.for_shapes(shapes) for part in self.parts]))
+        except (GraphError, ModelError) as e:
+            listed = ", ".join(f"{n} {shape}" for n, shape in shapes.items())
+            raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
+
+    def for_rows(self, rows: int) -> GraphSource:
+        """The same training for batches of so many rows."""
+        sizes: dict[str, Any] = {n: v.shape[1:] for n, v in self.inputs.items() if v.shape}
+        return self.for_shapes({n: (rows, *shape) for n, shape in sizes.items()})
+
+    def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:
+        """The step of an epoch, which returns the loss alone."""
+        assert self.loss is not None
+        (part,) = self.parts
+        step = self._count(part.compose(self.names, [self.loss]))
+        outputs = {self.names.loss: step.outputs[self.loss], **{n: step.outputs[n] for n in step.state.values()}}
+        return replace(step, outputs=outputs, kept=frozenset(self.kept))
+
+    def compose_parts(self) -> list[Step]:
+        """The steps of all parts, with all that they return."""
+        return [self._count(part.compose(self.names)) for part in self.parts]
+
+    def _count(self, step: Step) -> Step:
+        """The step that reads the number of the batch from the runner."""
+        if self.counter is None or self.counter not in step.inputs:
+            return step
+        k = variable(self.names.iteration, np.int64, [])
+        kept = {n: v for n, v in step.outputs.items() if n != self.names.new(self.counter)}
+        counted = rewrite(list(kept.values()), {step.inputs[self.counter]: k - 1})
+        inputs = {n: v for n, v in step.inputs.items() if n != self.counter}
+        outputs = dict(zip(kept, counted, strict=True))
+        return replace(step, inputs={**inputs, **find_inputs(list(outputs.values()), {self.names.iteration: k})},
+                       outputs=outputs)
+
+    def threads(self) -> int | None:
+        """Number of threads of a step."""
+        return self.thread_count or choose_threads([v for part in self.parts for v in part.model.outputs.values()])
+
+    def count_trained(self) -> int:
+        """The number of elements of real numbers that steps change."""
+        return sum(a.size for a in self.first.values() if a.dtype.kind == "f")
+
+
+def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
+    """Outputs with w - η · step written as `descend` writes it, as in `fit`."""
+
+    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+        if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
+            return None
+        eta, step = scaled.inputs
+        like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
+        return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
+
+    return dict(zip(outputs, rewrite(list(outputs.values()), {}, change), strict=True))

@@ -1,0 +1,401 @@
+"""Training loop: epochs over rows or batches, validation, callbacks, and divergence, at every door."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from threading import get_ident
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
+from ortpartial.logs import logger
+
+from .fit_data import FitData, check_batches, read_data
+from .interruption import interruptible
+from .mean import WeightedMean
+from .overrides import Overrides
+from .place import Place, check_rows
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from .door import Door
+    from .fit_settings import FitSettings
+    from .runner import StepRunner
+    from .tasks import FitTasks
+
+__all__ = ["Loop"]
+
+#: The pieces of an epoch that is not cut: one, from its first batch to its last.
+_WHOLE = ((0, None),)
+
+
+class _Divergence(ConvergenceError):
+    """A step has made the loss or a weight infinite; it was undone."""
+
+
+class Loop:
+    """The epochs of a training, and their progress.
+
+    Parameters
+    ----------
+    engine : StepRunner
+        Holds the weights and takes the steps.
+    door : Door
+        Has the data, the losses and the first weights.
+    settings : FitSettings
+        May be replaced between two epochs, as may `engine` by one with other steps.
+
+    Attributes
+    ----------
+    train_losses, validation_losses : list of float
+        One number per epoch, and one per validation.
+    n_iter : int
+        Number of epochs trained.
+    records : list of dict
+        A record of each epoch. In place of its step size there may be what it follows from.
+    place : Place
+        Where the last fit is.
+    began : float
+        When the epoch began, by `time.perf_counter`.
+    rng : numpy.random.Generator
+        Source of the order of the rows.
+    thread : int or None
+        The thread that trains now.
+    """
+
+    def __init__(self, engine: StepRunner, door: Door, settings: FitSettings):
+        self.engine, self.door, self.settings = engine, door, settings
+        self.thread: int | None = None
+        self.began, self.place, self.overrides = perf_counter(), Place(), Overrides()
+        self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
+        self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
+        self._checked: StepRunner | None = None  # whose step is known to be that of the model as it is written
+        self._started: Mapping[str, np.ndarray] | None = None  # what the engine was given last
+        self.reset()
+
+    def reset(self) -> None:
+        """Return to the first weights and keep compiled graphs."""
+        self.rng = np.random.default_rng(self.settings.random_state)
+        self.train_losses: list[float] = []
+        self.validation_losses: list[float] = []
+        self.n_iter = 0
+        self.records: list[dict[str, Any]] = []
+        self.door.reset(self.rng, self.settings)
+
+    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks | None = None,
+            former: Place | None = None, overrides: Overrides | None = None) -> None:
+        """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop.
+
+        A fit that was cut off goes on from its `former` place.
+        """
+        place = former or Place()
+        with interruptible(self, self.settings.timeout):
+            data = read_data(self, X, y, sample_weight, X_val, y_val, place)
+        if former is not None:
+            check_rows(former, len(data.rows))
+        elif not self.settings.warm_start:
+            self.reset()
+        place.rows, place.start = len(data.rows), place.start if former else self.engine.iteration
+        is_first = data.batches is not None or self._begin(data.arrays)
+        logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
+        with Progress(self.read_progress, is_first) as progress, self._training(place, overrides), (
+                tasks or nullcontext()):
+            if former is not None:
+                progress.go_on(place.epoch, self.settings.max_iter, place.batches, self.settings.verbose)
+                if tasks is not None:
+                    tasks.begin_fit()
+            if divergence := self._train_epochs(data, progress, tasks):
+                progress.ending = "loss not finite"
+                self._report(divergence, 6)  # the caller of the optimizer's `fit`, which is decorated
+
+    def _train_epochs(self, data: FitData, progress: Progress, tasks: FitTasks | None) -> str | None:
+        """Train and validate for some epochs; return a message if the loss diverged."""
+        place, steps, overrides, self.began = self.place, None, self.overrides, perf_counter()
+
+        def count_steps() -> int | None:
+            return data.count_steps(self.settings.batch_size) or steps
+
+        self.count_steps = count_steps
+        while place.epoch < self.settings.max_iter and not place.is_stopped:
+            epoch = place.epoch + 1
+            if overrides.on_epoch_begin is not None:
+                overrides.on_epoch_begin()
+            told = tasks if tasks is not None and (self.settings.callbacks or tasks.is_followed) else None
+            if told is not None:
+                told.begin_epoch(count_steps())
+                self.began = perf_counter()
+            progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
+            seen = self.engine.iteration - place.batches
+            if divergence := (self._train_rows(data.arrays, data.rows, place, told)
+                              if data.batches is None and overrides.train_step is None else
+                              self._train_batches(data, place, told)):
+                return divergence
+            steps, place.epoch = self.engine.iteration - seen, epoch
+            if data.validation is not None and (epoch == self.settings.max_iter
+                                                or epoch % self.settings.validation_period == 0):
+                self._validate(data.validation)
+            else:
+                self._record()
+                if data.validation is None and self.engine.controls:
+                    self.door.watch(self.train_losses[-1])
+            progress.end_epoch(self.read_losses)
+            if overrides.on_epoch_end is not None and self.engine.broadcast(overrides.on_epoch_end() is True):
+                place.is_stopped, progress.ending = True, "stopped by on_epoch_end"
+                if told is not None:
+                    told.stopped_by = "on_epoch_end"
+            if told is not None and (told.end_epoch() or place.is_stopped):
+                progress.ending = f"stopped by {told.stopped_by}"
+        if tasks is not None:
+            tasks.end_fit()
+        return None
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any, overrides: Overrides | None = None) -> None:
+        """Train for one epoch, from the current state."""
+        self.began = perf_counter()
+        if y is None:
+            data = FitData({}, np.arange(0), check_batches(self, X, 1))
+        else:
+            with interruptible(self, self.settings.timeout):
+                arrays, rows = self.to_arrays(X, y, sample_weight)
+            data = FitData(arrays, np.arange(rows))
+            self._begin(arrays)
+        with self._training(overrides=overrides):
+            divergence = (self._train_rows(data.arrays, data.rows, Place())
+                          if data.batches is None and self.overrides.train_step is None else
+                          self._train_batches(data, Place()))
+        if divergence:
+            self._report(divergence, 6)  # the caller of the optimizer's method, which is decorated
+        else:
+            self._record()
+            self.door.watch(self.train_losses[-1])
+
+    def step(self, batch: Any) -> float:
+        """Take a step on a batch, in the turn of the engine.
+
+        Parameters
+        ----------
+        batch : tuple
+            (X, y) or (X, y, sample_weight), as the door takes them.
+
+        Returns
+        -------
+        float
+            The loss of the batch.
+
+        Raises
+        ------
+        ConvergenceError
+            The loss or a weight is not finite; the weights are those of before.
+        """
+        return self._step(batch)[0]
+
+    def _step(self, batch: Any) -> tuple[float, float]:
+        """Take a step on a batch; return its loss, and by how much it counts in the mean of an epoch."""
+        engine = self.engine  # A callback may have changed the rate.
+        arrays, rows = self.door.to_arrays(*(*batch, None)[:3], None)
+        size = self.door.choose_size(rows)
+        if self.settings.check:
+            self._check_step(arrays, np.arange(size))
+        with engine.turn.lock:
+            self._start(arrays)
+            loss = engine.epoch(np.arange(rows), size)
+            if not self._is_finite(loss):
+                engine.undo()
+                raise _Divergence(self._describe(loss, engine.iteration + 1))
+        return loss, self.door.weigh(arrays)
+
+    def _validate(self, batches: Iterable[Any]) -> None:
+        """Record the mean loss of validation data, and let a schedule see it."""
+        if self.overrides.validation_step is None:
+            result = self.door.validate(batches)
+        else:
+            result = _average(self.overrides.validation_step, self.door.read_batches(batches, with_target=False))
+        means = result if isinstance(result, Mapping) else {"loss": result}
+        self.validation_losses.append(means["loss"])
+        self._record(**{f"validation_{n}": mean for n, mean in means.items()})
+        self.door.watch(means["loss"])
+
+    @contextmanager
+    def _training(self, place: Place | None = None, overrides: Overrides | None = None) -> Iterator[None]:
+        """A context in which this thread trains, until the timeout or, where a whole fit has its place, Ctrl-C."""
+        # A callback may call `partial_fit` or `fit`.
+        outer, self.thread = (self.thread, self.place, self.overrides), get_ident()
+        self.place, self.overrides = place or self.place, overrides or Overrides()
+        try:
+            with interruptible(self, self.settings.timeout, always=place is not None):
+                yield
+        finally:
+            self.thread, former, self.overrides = outer
+            if self.thread is not None:
+                self.place = former
+
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays that steps read, and their number of rows."""
+        return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
+
+    def _begin(self, data: Mapping[str, np.ndarray]) -> bool:
+        """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
+        self._start(data)
+        rows = len(next(iter(data.values()), ()))
+        first_rows, self.rng = self.engine.broadcast((rows, self.rng))
+        if first_rows != rows:
+            raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
+                            f"rows.")
+        self.engine.synchronize()
+        return self.engine.is_first
+
+    def _start(self, data: Mapping[str, np.ndarray]) -> None:
+        """Hand the rows to the engine."""
+        self.engine.start(data)
+        self._started = data
+
+    def _shuffle(self, rows: np.ndarray, place: Place, is_told: bool) -> np.ndarray:
+        """The rows in the order of the epoch that begins, or of the one that goes on."""
+        rng, order = self.door.draw_from(self.rng, self.engine.iteration - place.batches), rows.copy()
+        bits = rng.bit_generator
+        now = bits.state if is_told else None
+        if now is not None and place.batches and place.order is not None:
+            bits.state = place.order
+            rng.shuffle(order)
+            bits.state = now
+        else:
+            place.order = now
+            rng.shuffle(order)
+        return order
+
+    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray, place: Place,
+                    tasks: FitTasks | None = None) -> str | None:
+        """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
+        self._mean = None
+        size, order = self.settings.batch_size, rows
+        if self.settings.shuffle:
+            order = self._shuffle(rows, place, is_told=tasks is not None)
+        if self.settings.check:  # Asked here, as a small training takes microseconds.
+            self._check_step(data, order[:size])
+        mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
+        for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
+            with self.engine.turn.lock:
+                if self._started is not data:  # A callback has trained on other rows.
+                    self._start(data)
+                # After a single step, what it has read is still there.
+                snapshot = self.engine.snapshot(copy=order.size > size) if self.engine.copies > 1 else None
+                self.engine.mean = mean
+                loss = self.engine.epoch(order, size, start, stop)
+                mean = self.engine.mean
+                if not (np.isfinite(loss) and self.engine.is_finite()):
+                    return self._replay(snapshot, order[start * size :], size, loss)
+            place.batches, place.mean = stop or 0, mean
+        place.batches, place.mean = 0, None
+        self.train_losses.append(loss)  # Without a method of its own: an epoch may take microseconds.
+        self.n_iter += 1
+        return None
+
+    def _check_step(self, data: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+        """Compare a step on a batch of these rows with the model as it is written, once for each engine."""
+        if self._checked is not self.engine:
+            with self.engine.turn.lock:
+                self.door.check_step({n: a[rows] for n, a in data.items()})
+            self._checked = self.engine
+
+    def _replay(self, snapshot: Any, order: np.ndarray, size: int, loss: float) -> str:
+        """Repeat diverged steps up to the last finite one; return the message."""
+        engine = self.engine
+        if snapshot is None:  # With one set of weights, the step was not taken.
+            return self._describe(loss, engine.iteration + 1)
+        engine.restore(snapshot)
+        for start in range(0, len(order), size):
+            last = engine.snapshot()
+            loss = engine.epoch(order[start : start + size], size)
+            if not self._is_finite(loss):
+                break
+        iteration = engine.iteration
+        engine.restore(last)
+        return self._describe(loss, iteration)
+
+    def _list_batches(self, data: FitData, place: Place, is_told: bool) -> Iterator[Any]:
+        """The batches of the epoch that begins, or those of one that goes on which are left."""
+        if data.batches is not None:
+            if (set_epoch := getattr(data.batches, "set_epoch", None)) is not None:
+                set_epoch(self.n_iter)
+            each = self.door.read_batches(data.batches, with_target=self.overrides.train_step is None)
+            yield from islice(each, place.batches, None)
+            return
+        size = self.settings.batch_size
+        order = self._shuffle(data.rows, place, is_told) if self.settings.shuffle else data.rows
+        for start in range(place.batches * size, order.size, size):
+            yield self.door.to_batch({n: a[order[start : start + size]] for n, a in data.arrays.items()})
+
+    def _train_batches(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
+        """Train on every batch once, each in a turn; return a message if the loss diverged."""
+        mean = self._mean = place.mean = place.mean or WeightedMean()
+        each, train_step = self._list_batches(data, place, tasks is not None), self.overrides.train_step
+        for batch in each if tasks is None else tasks.follow(each, place.batches):
+            self._mean = mean  # A callback may have trained on other rows.
+            try:
+                loss, weight = self._step(batch) if train_step is None else (
+                    float(train_step(batch)), _count_rows(batch))
+            except _Divergence as e:
+                return str(e)
+            if train_step is not None and not self._is_finite(loss):
+                return self._describe(loss, self.engine.iteration)
+            mean.add(weight * loss, weight)
+            place.batches += 1
+        place.batches, place.mean = 0, None
+        self.train_losses.append(mean.value)
+        self.n_iter += 1
+        return None
+
+    def _record(self, **losses: float) -> None:
+        """Add a record of the epoch that has ended."""
+        now = perf_counter()
+        self.records.append({"epoch": self.n_iter, "iteration": self.engine.iteration, "seconds": now - self.began,
+                             "learning_rate": self.door.describe_rate(), "loss": self.train_losses[-1], **losses})
+        self.began = now  # That of the next epoch, if nothing is between them.
+
+    def _is_finite(self, loss: float) -> bool:
+        """Whether a loss and all weights are finite numbers."""
+        return bool(np.isfinite(loss)) and self.engine.is_finite()
+
+    def _describe(self, loss: float, iteration: int) -> str:
+        """The message about a loss that diverged."""
+        return self.door.describe_divergence(loss, iteration, self.n_iter + 1)
+
+    def _report(self, divergence: str, stacklevel: int) -> None:
+        """Raise the message as an error, or warn."""
+        if self.settings.exc:
+            raise ConvergenceError(divergence)
+        warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
+
+    def read_losses(self) -> dict[str, float]:
+        """The last losses, to be shown."""
+        last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
+        return {n: v[0] for n, v in last.items() if v}
+
+    def read_progress(self) -> tuple[int, float | None]:
+        """The number of batches taken so far, and the mean loss of the epoch that runs; another thread asks."""
+        mean = self._mean or self.engine.mean
+        return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
+
+
+def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterable[Any]) -> dict[str, float]:
+    """The means over all rows of the numbers that a function computes of batches."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    total = 0
+    for batch in batches:
+        result, rows = step(batch), _count_rows(batch)
+        for name, number in (result if isinstance(result, Mapping) else {"loss": result}).items():
+            sums[name] += rows * float(number)
+        total += rows
+    return {name: number / total for name, number in sums.items()}
+
+
+def _count_rows(batch: Any) -> int:
+    """The number of rows of a batch."""
+    X = next(iter(batch[0].values())) if isinstance(batch[0], Mapping) else batch[0]
+    return len(X)

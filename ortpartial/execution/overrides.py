@@ -1,0 +1,63 @@
+"""Overrides: what a user's class does in place of the steps of a loop, and at the beginning and the end of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["Overrides", "find_overrides"]
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Methods that take the place of those of a loop; None for its own, which are faster.
+
+    Attributes
+    ----------
+    train_step : callable or None
+        From a batch to its loss.
+    validation_step : callable or None
+        From a batch to its mean loss, or to several numbers by name, "loss" among them.
+    on_epoch_begin : callable or None
+        Is called before the callbacks.
+    on_epoch_end : callable or None
+        Is called before the callbacks; True ends the fit.
+    """
+
+    train_step: Callable[[Any], float] | None = None
+    validation_step: Callable[[Any], float | Mapping[str, float]] | None = None
+    on_epoch_begin: Callable[[], Any] | None = None
+    on_epoch_end: Callable[[], Any] | None = None
+
+
+def find_overrides(instance: Any, base: type) -> Overrides:
+    """Find what an object overrides.
+
+    Parameters
+    ----------
+    instance : object
+        The object.
+    base : type
+        The class whose methods are those of the loop.
+
+    Returns
+    -------
+    Overrides
+
+    Examples
+    --------
+    >>> class Base:
+    ...     def train_step(self, batch): ...
+    >>> class Mine(Base):
+    ...     def train_step(self, batch): ...
+    >>> find_overrides(Mine(), Base).train_step is None, find_overrides(Base(), Base).train_step is None
+    (False, True)
+    """
+    if type(instance) is base and not vars(instance).keys() & _NAMES:
+        return Overrides()
+    found = {n: getattr(instance, n) for n in _NAMES if hasattr(instance, n)}
+    return Overrides(**{n: f for n, f in found.items() if getattr(f, "__func__", f) is not vars(base).get(n)})
+
+
+_NAMES = frozenset(f.name for f in fields(Overrides))

@@ -1,0 +1,133 @@
+"""Engine selection: the engine of a name, and the one that takes a number of steps in the least time."""
+
+from __future__ import annotations
+
+from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
+from ortpartial.native import compile_library, estimate_cost, find_compiler
+from ortpartial.runtime import Device
+
+from .cuda_graph_engine import CudaGraphEngine
+from .epoch_engine import EpochEngine
+from .native_engine import NativeEngine, write_step
+from .runner import StepRunner
+from .step_engine import StepEngine
+
+__all__ = ["MANY_STEPS", "register_engine", "select_for_device", "select_for_fit", "select_for_length"]
+
+#: Steps below which nothing is worth a compilation.
+MANY_STEPS = 5000
+
+#: The engines that may be asked for, by name; rooms above add theirs.
+_ENGINES: dict[str, type[StepRunner]] = {"epoch": EpochEngine, "step": StepEngine, "native": NativeEngine}
+
+
+def register_engine(kind: type[StepRunner]) -> type[StepRunner]:
+    """Let an engine be asked for by its name; usable as a decorator.
+
+    Parameters
+    ----------
+    kind : type
+        The engine.
+
+    Returns
+    -------
+    type
+        The same.
+    """
+    _ENGINES[kind.name] = kind
+    return kind
+
+
+def select_for_fit(engine: str) -> tuple[type[StepRunner], str]:
+    """The engine of a name, for a training of any kind, and the reason for it.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, or the name of an engine.
+
+    Returns
+    -------
+    tuple of type and str
+
+    Raises
+    ------
+    SettingError
+        The name is unknown.
+    """
+    if engine == "auto":
+        return EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest"
+    if engine not in _ENGINES:
+        *names, last = map(repr, _ENGINES)
+        raise SettingError(f"engine={engine!r} is not known; leave it at 'auto', which takes the fastest that the "
+                           f"training allows, or choose {', '.join(names)} or {last}.")
+    if engine == "native" and find_compiler() is None:
+        return EpochEngine, "there is no C compiler that works, which engine='native' needs"
+    return _ENGINES[engine], "asked for"
+
+
+def select_for_device(engine: str, device: str | Device) -> tuple[type[StepRunner], str]:
+    """The engine of a name on a device, and the reason for it.
+
+    Parameters
+    ----------
+    engine : str
+        As for `select_for_fit`.
+    device : str or Device
+        Where it runs.
+
+    Returns
+    -------
+    tuple of type and str
+
+    Raises
+    ------
+    SettingError
+        The name is unknown, or the engine does not run there.
+    """
+    selected, where = select_for_fit(engine), Device.parse(device)
+    if engine == "native" and not where.is_cpu:
+        raise SettingError(f"engine='native' trains on the CPU, not on {device!r}.")
+    if engine == "auto" and where.is_provider:
+        return StepEngine, "an execution provider compiles a step as a whole"
+    if engine == "auto" and not where.is_cpu:
+        return CudaGraphEngine, "the device records a step once, and replays it without the host"
+    return selected
+
+
+def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[StepRunner], str]:
+    """The engine with which ``"auto"`` takes a number of steps, and the reason for it.
+
+    It follows from the training and from the number of steps alone, and on whether there is a compiler: never from what
+    has been measured or compiled before, so that a training repeats itself to the last bit.
+
+    Parameters
+    ----------
+    runner : StepRunner
+        The training so far.
+    rows : int
+        The rows of a batch.
+    steps : int
+        The steps to come.
+
+    Returns
+    -------
+    tuple of type and str
+    """
+    if type(runner) not in (EpochEngine, NativeEngine):
+        return type(runner), runner.reason
+    source, default = runner.source, select_for_fit("auto")
+    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+        return default
+    try:
+        batch = source.for_rows(rows)
+        if batch.threads() != 1:  # Compiled steps take one core.
+            return default
+        step = batch.compose(branches=False)
+        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps):
+            return default
+        native = write_step(batch)
+        compile_library(native.source, {f"{native.name}.h": native.header})
+    except (CompilerError, GraphError, UntranslatableError) as e:
+        return default[0], f"{default[1]} that trains this: {e}"
+    return NativeEngine, f"{steps:,} short steps take less time in machine code, compilation included"

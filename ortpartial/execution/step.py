@@ -1,0 +1,230 @@
+"""Step: a training step as an expression, and the source that composes it for the shapes of batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+from onnx import ModelProto
+
+from ortpartial.graph import Value, build, variable
+from ortpartial.runtime import Buffer, Device
+
+from .names import StepNames
+from .vectors import Vector
+
+__all__ = ["Arrays", "Shapes", "Step", "StepSource"]
+
+#: Arrays by name.
+Arrays = Mapping[str, np.ndarray]
+
+#: The names and shapes of the arrays of a batch, with -1 for symbolic sizes.
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step as an expression, whose values have names.
+
+    Parameters
+    ----------
+    inputs : dict of str to Value
+        All that is read: the rows of a batch, the state, and what stays from step to step.
+    outputs : dict of str to Value
+        What is returned, and the state after the step, by `StepNames.new`. If there is a loss, it comes first.
+    names : StepNames
+        The names of loss, iteration and seed, and of new states.
+    kept : frozenset of str
+        Inputs that are neither rows nor changed by the step: frozen weights, settings, the seed.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op
+    >>> x, w = variable("x", "float32", ["N"]), variable("w", "float32", [])
+    >>> step = Step({"x": x, "w": w}, {"loss": op.ReduceSum(x * w), "w_new": w - 0.5}, StepNames(frozenset()))
+    >>> step.state, list(step.rows)
+    ({'w': 'w_new'}, ['x'])
+    """
+
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    names: StepNames
+    kept: frozenset[str] = frozenset()
+
+    @cached_property
+    def state(self) -> dict[str, str]:
+        """By input that the step gives anew, the output that is its next value."""
+        return {n: new for n in self.inputs if (new := self.names.new(n)) in self.outputs}
+
+    @cached_property
+    def fixed(self) -> dict[str, Value]:
+        """Inputs that stay as they are from step to step, without the iteration."""
+        stays = {*self.kept, self.names.seed}
+        return {n: v for n, v in self.inputs.items() if n in stays}
+
+    @cached_property
+    def rows(self) -> dict[str, Value]:
+        """The inputs that are a batch."""
+        others = {*self.state, *self.fixed, self.names.iteration}
+        return {n: v for n, v in self.inputs.items() if n not in others}
+
+    @property
+    def all_rows(self) -> dict[str, Value]:
+        """For each input that is a batch, a variable for all the rows of a training."""
+        return {n: variable(n, v.dtype, ["rows", *(v.shape or ())[1:]]) for n, v in self.rows.items()}
+
+    @property
+    def batch_size(self) -> int | str | None:
+        """The number of rows of a batch."""
+        return (next(iter(self.rows.values())).shape or (None,))[0]
+
+    def build(self, apart: dict[str, np.ndarray] | None = None) -> ModelProto:
+        """The step as a model; see `build` for `apart`."""
+        return build(self.inputs, self.outputs, name="step", apart=apart)
+
+
+class StepSource(ABC):
+    """What a runner runs: composes the step of a training for batches of any or of given shapes.
+
+    It holds no state of the training but its first numbers. All arrays are by their names in the graphs.
+    """
+
+    #: Where steps run.
+    device: str | Device
+    #: The names of loss, iteration and seed, and of new states.
+    names: StepNames
+    #: By state, what is called with its new value before the next part of a step reads it.
+    exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
+    #: Number of batches of an update of the weights.
+    accumulate: int = 1
+    #: Number of the update after which averages began.
+    average_start: int = 0
+    #: The name of the state that counts steps which left the weights as they were.
+    skipped: str | None = None
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype:
+        """Element type of the loss."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Mapping[str, Value]:
+        """Placeholders of the data."""
+
+    @property
+    @abstractmethod
+    def first(self) -> Arrays:
+        """The state before the first step, but for what is zero then."""
+
+    @property
+    def zeros(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of the state that is zero before the first step."""
+        return {}
+
+    @property
+    def kept(self) -> Arrays:
+        """What steps read and leave as it is, such as frozen weights."""
+        return {}
+
+    @property
+    def controls(self) -> Arrays:
+        """What a loop sets between two batches, before the first one."""
+        return {}
+
+    @cached_property
+    def names_of_state(self) -> frozenset[str]:
+        """The names of all state that a runner holds."""
+        return frozenset({*self.first, *self.zeros, *self.kept})
+
+    @property
+    def checked(self) -> Sequence[str]:
+        """The state that has to be finite."""
+        return [*self.first, *self.zeros]
+
+    @property
+    def vectors(self) -> Mapping[str, Vector]:
+        """Vectors of state that `compose` reads and writes as one where it is asked for, by name."""
+        return {}
+
+    @property
+    def averages(self) -> Mapping[str, str]:
+        """By weight, the state that is its average."""
+        return {}
+
+    @abstractmethod
+    def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> StepSource:
+        """The same training for batches of these shapes."""
+
+    @abstractmethod
+    def for_rows(self, rows: int) -> StepSource:
+        """The same training for batches of so many rows."""
+
+    def for_any_shape(self, names: Collection[str], shapes: Shapes) -> StepSource:
+        """The same training for data of these names, of shapes like those of a first batch."""
+        return self
+
+    @abstractmethod
+    def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:
+        """The step.
+
+        Parameters
+        ----------
+        weighting : bool or "elements"
+            What `find_weighting` has found in the data.
+        flat : bool
+            Whether `vectors` are read and written as one.
+        branches : bool
+            Whether the step may branch to flush small numbers.
+
+        Returns
+        -------
+        Step
+        """
+
+    def compose_parts(self) -> Sequence[Step]:
+        """The step with all that it returns, in parts that run in turn."""
+        return [self.compose()]
+
+    @abstractmethod
+    def threads(self) -> int | None:
+        """Number of threads of a step; None for all."""
+
+    @property
+    def is_translatable(self) -> bool:
+        """Whether its steps may be machine code."""
+        return Device.parse(self.device).is_cpu
+
+    def count_trained(self) -> int:
+        """The number of elements that are trained."""
+        return sum(a.size for a in self.first.values())
+
+    def count_bytes(self) -> int:
+        """How much a program takes."""
+        return 0
+
+    def encode(self, data: Arrays) -> Arrays:
+        """The data as steps read them."""
+        return data
+
+    def find_weighting(self, data: Arrays) -> bool | str:
+        """Whether rows have weights, or elements of targets ("elements")."""
+        return False
+
+    def count_rows(self, data: Arrays) -> np.ndarray | None:
+        """By how much each row counts in a mean; None where all count the same."""
+        return None
+
+    def find_stale(self, former: StepSource) -> Collection[str]:
+        """The state that does not go on from a former training but begins with zeros."""
+        return ()
+
+    def check(self) -> None:  # noqa: B027 - nothing to refuse
+        """Raise now, and not in the first step, if the step cannot be composed."""
+
+    def release(self) -> None:  # noqa: B027 - nothing is held
+        """Give back memory of first numbers that can be read again."""
