@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
-	@echo "make lint    ruff, mypy, and zizmor for the workflows"
+	@echo "make lint    ruff, mypy, the complexity of functions by radon, and zizmor for the workflows"
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
 	@echo "make package  wheel and archive of sources, checked and tried where nothing else is installed"
 	@echo "make matrix  the fast part of the tests on every Python, with the oldest and the newest packages"
@@ -68,6 +68,7 @@ headers: $(if $(shell command -v apt-get),$(HEADERS)/.installed)
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
 	$(TRAINING)/bin/mypy
+	$(TRAINING)/bin/python -m tools.complexity
 	$(TRAINING)/bin/zizmor --offline --pedantic --quiet .github
 
 # The data of both runtimes, and of all processes, count together. A test that fails counts, too: make test says so.

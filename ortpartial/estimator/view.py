@@ -6,16 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
 
 if TYPE_CHECKING:
-    from .optimizer import OrtGradientForwardBackwardOptimizer
+    from .training import Training
 
 __all__ = ["TrainingView", "view_training"]
+
+
+class Trained(Protocol):
+    """An object that trains, such as an optimizer."""
+
+    training: Training
+
+    @property
+    def learning_rate(self) -> Any: ...
+
+    @property
+    def learning_rate_scale_(self) -> float: ...
+
+    def scale_learning_rate(self, scale: float) -> Any: ...
+
+    def set_params(self, **params: Any) -> Any: ...
+
+    @property
+    def history_(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def learning_rate_(self) -> float: ...
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,7 @@ class TrainingView:
     losses: Mapping[str, Any]
     rate: float
     seconds: float
-    optimizer: OrtGradientForwardBackwardOptimizer = field(repr=False)
+    optimizer: Trained = field(repr=False)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -102,7 +127,7 @@ class TrainingView:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
 
 
-def view_training(optimizer: OrtGradientForwardBackwardOptimizer) -> TrainingView:
+def view_training(optimizer: Trained) -> TrainingView:
     """What the training of an optimizer is like now.
 
     Parameters

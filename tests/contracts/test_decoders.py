@@ -9,6 +9,7 @@ import pytest
 import torch
 from once import ON_BOTH
 from onnx import helper, numpy_helper
+from tiny_decoders import generate, make_decoder, past_of
 
 from ortpartial import (
     Checkpoint,
@@ -30,7 +31,6 @@ from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import topological
 from ortpartial.learning_loss import NextTokenLearningLoss, SoftmaxCrossEntropyLearningLoss
 from ortpartial.model import find_computed_inputs, read
-from tests.support.tiny_decoders import generate, make_decoder, past_of
 
 IDS = np.random.default_rng(0).integers(0, 24, (6, 8))
 NEXT = np.roll(IDS, -1, axis=1)

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from trainings import ENGINES
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import CosineSchedule, LearningRateAdam, LearningRateSGD, OneCycleSchedule, WarmUpSchedule
-from tests.support.trainings import ENGINES
 
 X = np.random.default_rng(0).normal(size=(23, 2)).astype(np.float32)  # batches of 5: 4 and a smaller one
 Y = X @ [[1.0], [2.0]]

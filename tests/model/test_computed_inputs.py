@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from tiny_decoders import make_decoder, past_of
 
 from ortpartial import build, constant, load, op, variable
 from ortpartial.exceptions import DataError
 from ortpartial.model.computed_inputs import find_computed_inputs
 from ortpartial.runtime.session import Session
-from tests.support.tiny_decoders import make_decoder, past_of
 
 IDS = np.array([[3, 4, 5, 6], [7, 8, 9, 0]])
 MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])

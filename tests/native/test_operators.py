@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from native_cases import CHECKED, compute_by_runtime, compute_in_c
 from once import ON_NEWEST
 
 from ortpartial.graph import Value, cast, constant, op, topological, variable
 from ortpartial.native.compiler import require_compiler
 from ortpartial.native.expansions import _FORMULAS
 from ortpartial.native.translation import TRANSLATORS
-from tests.support.native_cases import CHECKED, compute_by_runtime, compute_in_c
 
 pytestmark = [ON_NEWEST, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 

@@ -4,10 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+from native_cases import compute_by_runtime, compute_in_c
 from once import ON_NEWEST
 
 from ortpartial.graph import op, variable
-from tests.support.native_cases import compute_by_runtime, compute_in_c
 
 pytestmark = [ON_NEWEST, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 

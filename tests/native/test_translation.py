@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from native_cases import write_cases
 from onnx import TensorProto
 
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import constant, op, variable
-from tests.support.native_cases import write_cases
 
 X, PLACE, NUMBER = variable("x", "float32", [4, 4]), variable("i", "int64", [1]), variable("k", "int64", [])
 CASES = {

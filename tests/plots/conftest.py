@@ -1,5 +1,7 @@
 """Pictures are drawn without a screen, and closed after each test."""
 
+import sys
+
 import matplotlib
 import pytest
 
@@ -9,4 +11,5 @@ matplotlib.use("Agg")
 @pytest.fixture(autouse=True)
 def _closed_figures():
     yield
-    matplotlib.pyplot.close("all")
+    if "matplotlib.pyplot" in sys.modules:
+        matplotlib.pyplot.close("all")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from tiny_decoders import make_decoder, past_of
 
 from ortpartial import OnnxLayer
 from ortpartial.exceptions import DataError
-from tests.support.tiny_decoders import make_decoder, past_of
 
 IDS = torch.from_numpy(np.random.default_rng(0).integers(0, 24, (3, 8)))
 

@@ -4,13 +4,13 @@ import sys
 
 import numpy as np
 import pytest
+from tiny_decoders import make_decoder
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, add_lora
 from ortpartial.graph.build import build
 from ortpartial.learning_loss import NextTokenLearningLoss
 from ortpartial.model import external_data
 from ortpartial.runtime.session import Session
-from tests.support.tiny_decoders import make_decoder
 
 IDS = np.random.default_rng(0).integers(0, 24, (2, 8))
 

@@ -15,6 +15,7 @@ import numpy as np
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.learning import replace_settings
 
+from ..view import Trained
 from .base import EpochCallback, FitRun
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def find_learning_rate(
                   smoothing, divergence)
 
 
-def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
+def _sweep(optimizer: Trained, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
@@ -151,7 +152,7 @@ def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any
         raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
     if not 0 <= smoothing < 1:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
-    trial = copy.copy(optimizer)
+    trial: Any = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0

@@ -4,12 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+from native_cases import compute_by_runtime, compute_in_c, write_cases
 from once import ON_NEWEST
 
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Subgraph, body_inputs, cond, constant, loop, op, scan, variable
-from tests.support.native_cases import compute_by_runtime, compute_in_c, write_cases
 
 pytestmark = [ON_NEWEST, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 

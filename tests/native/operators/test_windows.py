@@ -1,0 +1,44 @@
+"""Convolutions and pools in C beside their definition: pads, strides, dilations and groups."""
+
+import shutil
+
+import numpy as np
+import pytest
+from native_cases import compute_by_runtime, compute_in_c
+
+from ortpartial.graph import op, variable
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+RNG = np.random.default_rng(0)
+ARRAYS = [RNG.normal(size=s).astype(np.float32) for s in ((2, 4, 7, 6), (6, 4, 3, 3), (4, 2, 3, 3), (6,))]
+X, W, G, B = (variable(n, "float32", a.shape) for n, a in zip("xwgb", ARRAYS, strict=True))
+
+
+def convolve(x, w, stride=1):
+    """Without pads, by the definition."""
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("ncyxij,ocij->noyx", windows, w)
+
+
+def test_by_the_definition():
+    x, w, _, b = ARRAYS
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3))
+    cases = {"Conv": (op.Conv(X, W, B), convolve(x, w) + b[:, None, None]),
+             "pads and strides": (op.Conv(X, W, pads=[1] * 4, strides=[2, 2]), convolve(padded, w, 2)),
+             "MaxPool": (op.MaxPool(X, kernel_shape=[2, 2], n_outputs=1)[0], windows.max((-2, -1))),
+             "AveragePool": (op.AveragePool(X, kernel_shape=[2, 2]), windows.mean((-2, -1))),
+             "GlobalAveragePool": (op.GlobalAveragePool(X), x.mean((2, 3), keepdims=True))}
+    found = compute_in_c({n: y for n, (y, _) in cases.items()}, dict(zip((X, W, B), (x, w, b), strict=True)))
+    for name, (_, expected) in cases.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_groups_and_dilations_are_those_of_onnxruntime():
+    values = {"groups": op.Conv(X, G, group=2), "dilations": op.Conv(X, W, dilations=[2, 1], pads=[2, 1, 2, 1]),
+              "turned around": op.ConvTranspose(X, G, group=2, strides=[2, 1])}
+    numbers = dict(zip((X, W, G), ARRAYS, strict=False))
+    expected = compute_by_runtime(values, numbers)
+    for name, y in compute_in_c(values, numbers).items():
+        np.testing.assert_allclose(y, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
