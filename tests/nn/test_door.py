@@ -84,7 +84,7 @@ def test_a_step_of_ones_own_takes_weights_by_their_name():
             return output, loss
 
     assert_same(make(kind=Weighted).fit(X, Y, W, epochs=2), make().fit(X, Y, W, epochs=2))
-    with pytest.raises(DataError, match=r"TwoLosses\.train_one_batch takes no sample_weight; make it the last argument"):
+    with pytest.raises(DataError, match=r"TwoLosses\.train_one_batch takes no sample_weight; make it the last"):
         make(kind=TwoLosses).fit(X, Y, W)
 
 
