@@ -4,19 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Loop
+from ortpartial.learning import BaseLearningRate
 
 from .resumption import read_settings
 
 if TYPE_CHECKING:
-    from .optimizer import OrtGradientForwardBackwardOptimizer
+    from .training import Training
 
 __all__ = ["OptimizerTrainer"]
+
+
+class Trained(Protocol):
+    """An optimizer, as its trainer uses it."""
+
+    training: Training
+
+    @property
+    def learning_rate(self) -> BaseLearningRate: ...
+
+    @property
+    def learning_rate_(self) -> float: ...
+
+    @property
+    def learning_rate_scale_(self) -> float: ...
+
+    def scale_learning_rate(self, scale: float) -> object: ...
+
+    @property
+    def history_(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]: ...
 
 
 class OptimizerTrainer:
@@ -30,7 +54,7 @@ class OptimizerTrainer:
 
     can_sweep = True
 
-    def __init__(self, optimizer: OrtGradientForwardBackwardOptimizer):
+    def __init__(self, optimizer: Trained):
         self.optimizer, self.training = optimizer, optimizer.training
 
     @property

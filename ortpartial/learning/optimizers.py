@@ -16,7 +16,9 @@ from .momentum_rates import *  # noqa: F403
 from .momentum_rates import LearningRateSGD, LearningRateSGDNesterov
 
 __all__ = ["BaseLearningRate", "WeightDecay", "resolve_rate"]
-__all__ += [*adaptive_rates.__all__, *layerwise_rates.__all__, *momentum_rates.__all__]
+__all__ += adaptive_rates.__all__
+__all__ += layerwise_rates.__all__
+__all__ += momentum_rates.__all__
 
 #: By short name, the usual ones first.
 _NAMES: dict[str, type[BaseLearningRate]] = {
