@@ -35,16 +35,16 @@ def missing(marker: str) -> str | None:
 
 
 # Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
-ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/training/")
+ROOMS_ON_BOTH = ("tests/execution/", "tests/robustness/", "tests/runtime/", "tests/training/")
 # Marks of tests that run wherever they can.
 PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
 # Rooms whose tests also run with all limits of size at zero.
-WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/rewrites/", "tests/training/")
+WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/execution/", "tests/rewrites/", "tests/training/")
 HALVED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", action="store_true", help="leave out the groups that the other runtime runs in `make test`")
+    parser.addoption("--half", action="store_true", help="leave out the groups of the other runtime, as in `make test`")
     parser.addoption("--limits", choices=["usual", "zero", "sampled"], default="sampled",
                      help="limits of size in tests of gradients and engines; by default a quarter has them at zero")
 
