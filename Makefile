@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    train four models on real data, beside scikit-learn"
 	@echo "make test    all tests, on onnxruntime-training and on the newest onnxruntime"
-	@echo "make lint    ruff, mypy, and zizmor for the workflows"
+	@echo "make lint    ruff, mypy, the complexity of functions by radon, and zizmor for the workflows"
 	@echo "make docs    the documentation, in docs/_build/html; without figures of the examples: make docs GALLERY=0"
 	@echo "make package  wheel and archive of sources, checked and tried where nothing else is installed"
 	@echo "make matrix  the fast part of the tests on every Python, with the oldest and the newest packages"
@@ -39,7 +39,7 @@ help:
 	@echo "make fuzz    changed files of every kind, for an hour"
 	@echo "make coverage  the share of lines that the tests run, in docs/coverage.md; lines: coverage_html/index.html"
 	@echo "make proof   the long proofs that make test only samples"
-	@echo "make tables  write the tables of operators into docs and the README of the rules"
+	@echo "make tables  write the tables of operators and of doors into docs and the README of the rules"
 	@echo "make clean   remove caches and outputs; make distclean removes the environments, too"
 
 demo: $(TRAINING)/.installed-demo
@@ -68,6 +68,7 @@ headers: $(if $(shell command -v apt-get),$(HEADERS)/.installed)
 lint: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/ruff check .
 	$(TRAINING)/bin/mypy
+	$(TRAINING)/bin/python -m tools.complexity
 	$(TRAINING)/bin/zizmor --offline --pedantic --quiet .github
 
 # The data of both runtimes, and of all processes, count together. A test that fails counts, too: make test says so.
@@ -120,6 +121,7 @@ proof-cpu: $(CPU)/.installed-test
 
 tables: $(TRAINING)/.installed-dev
 	$(TRAINING)/bin/python tools/operator_table.py
+	$(TRAINING)/bin/python tools/door_table.py
 
 # One call of pip installs an environment, again only when pyproject.toml has changed.
 

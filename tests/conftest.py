@@ -44,7 +44,8 @@ HALVED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", action="store_true", help="leave out the groups of the other runtime, as in `make test`")
+    parser.addoption("--half", action="store_true",
+                     help="leave out the groups that the other runtime runs in `make test`")
     parser.addoption("--limits", choices=["usual", "zero", "sampled"], default="sampled",
                      help="limits of size in tests of gradients and engines; by default a quarter has them at zero")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, helper
 
+from ortpartial.checks import check_count, to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
@@ -256,11 +257,10 @@ def _name(name: str, taken: set[str]) -> str:
 def _check(method: str, rank: int, alpha: float, dropout: float,
            random_state: int | np.random.Generator | None) -> tuple[Adapter, np.random.Generator]:
     """An adapter without targets yet, and the generator that draws its weights."""
-    if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or rank < 1:
-        raise SettingError(f"rank is a whole number, at least 1, not {rank!r}.")
-    if not isinstance(alpha, (int, float, np.number)) or not 0 < alpha < np.inf:
+    rank = check_count("rank", rank)
+    if to_number(alpha, above=0) is None:
         raise SettingError(f"alpha is a positive number, not {alpha!r}.")
-    if not isinstance(dropout, (int, float, np.number)) or not 0 <= dropout < 1:
+    if to_number(dropout, low=0, below=1) is None:
         raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
     try:
         generator = np.random.default_rng(random_state)

@@ -10,13 +10,21 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import Adapter, Model, Target, note_adapter, read, read_adapter
+from ortpartial.model import (
+    Adapter,
+    Model,
+    Target,
+    note_adapter,
+    read,
+    read_adapter,
+    remove_named,
+    replace_messages,
+)
 
 from . import dora, ia3, lora
 from .nodes import MARK, Nodes
@@ -70,7 +78,7 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
     ordered = [n for node in proto.graph.node
                for first in [next(iter(node.output), "")]
                for n in (*before.get(first, ()), node, *behind.get(first, ()))]
-    _replace(proto.graph.node, ordered)
+    replace_messages(proto.graph.node, ordered)
     proto.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(arrays[n]), n) for n in adapter.weights)
     note_adapter(proto, replace(adapter, ir_version=proto.ir_version))
     proto.ir_version = max(proto.ir_version, 4)  # from which on initializers need not be inputs
@@ -148,26 +156,29 @@ def strip_adapter(proto: ModelProto) -> None:
     if adapter is None:
         return
     prefixes = tuple(f"{t.name}{MARK}" for t in adapter.targets)
-    inserted = [node for node in proto.graph.node if node.name.startswith(prefixes)]
+    inserted, kept = ([node for node in proto.graph.node if node.name.startswith(prefixes) is is_inserted]
+                      for is_inserted in (True, False))
     outputs = {node.name.partition(MARK)[0]: o for node in inserted for o in node.output if not o.startswith(prefixes)}
     scaled = {node.output[0]: node.input[0] for node in inserted
               if node.input and node.output and node.output[0].startswith(prefixes)}
-    kept = [node for node in proto.graph.node if not node.name.startswith(prefixes)]
-    for node in kept:
-        targets = {o: o.partition(MARK)[0] for o in node.output if o.startswith(prefixes)}
-        if missing := [o for o, target in targets.items() if target not in outputs]:
-            raise ModelError(f"Nothing reads {missing[0]!r}, beside which an adapter stands by the model's record; add "
-                             f"the adapter to the base again.")
-        node.output[:] = [outputs[targets[o]] if o in targets else o for o in node.output]
-        node.input[:] = [_trace(i, scaled) for i in node.input]
-    weights = set(adapter.weights)
-    _replace(proto.graph.node, kept)
-    for named in (proto.graph.initializer, proto.graph.input):
-        for i in reversed(range(len(named))):
-            if named[i].name in weights:
-                del named[i]
+    _rejoin(kept, prefixes, outputs, scaled)
+    replace_messages(proto.graph.node, kept)
+    remove_named(proto.graph.initializer, set(adapter.weights))
+    remove_named(proto.graph.input, set(adapter.weights))
     proto.ir_version = adapter.ir_version
     note_adapter(proto, None)
+
+
+def _rejoin(kept: Sequence[NodeProto], prefixes: tuple[str, ...], outputs: Mapping[str, str], scaled: Mapping[str, str]
+            ) -> None:
+    """Let nodes read and compute what they did before the nodes of some prefixes were inserted between them."""
+    former = {o: o.partition(MARK)[0] for node in kept for o in node.output if o.startswith(prefixes)}
+    if missing := [o for o, target in former.items() if target not in outputs]:
+        raise ModelError(f"Nothing reads {missing[0]!r}, beside which an adapter stands by the model's record; add "
+                         f"the adapter to the base again.")
+    for node in kept:
+        node.output[:] = [outputs[former[o]] if o in former else o for o in node.output]
+        node.input[:] = [_trace(i, scaled) for i in node.input]
 
 
 def _trace(name: str, first: Mapping[str, str]) -> str:
@@ -175,11 +186,3 @@ def _trace(name: str, first: Mapping[str, str]) -> str:
     for _ in first:  # Nodes of a damaged model may be in a circle.
         name = first.get(name, name)
     return name
-
-
-def _replace(field: Any, messages: Sequence[Any]) -> None:
-    """Let a repeated field hold some of its messages, or others."""
-    if len(messages) != len(field):
-        kept = list(messages)
-        del field[:]
-        field.extend(kept)

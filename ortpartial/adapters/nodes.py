@@ -48,7 +48,7 @@ class Nodes:
         self.nodes.append(helper.make_node(op_type, list(inputs), names, name, domain=domain, **attributes))
         return names
 
-    def compute(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+    def compute(self, op_type: str, *inputs: str, domain: str = "", **attributes: object) -> str:
         """Append a node of one output, and return it."""
         return self.add(op_type, inputs, 1, domain, **attributes)[0]
 

@@ -119,7 +119,7 @@ def _read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ModelError(f"{str(beside)!r} is damaged: it is no JSON of settings.") from None
 
 
-def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str:
+def _read_method(config: Mapping[str, object], path: str | os.PathLike[str]) -> str:
     """The method of an adapter; a setting that is not supported is an error."""
     kind = str(config.get("peft_type")).upper()
     if kind not in ("LORA", "IA3"):
@@ -133,19 +133,26 @@ def _read_method(config: Mapping[str, Any], path: str | os.PathLike[str]) -> str
         name = unsupported[0]
         raise ModelError(f"{str(path)!r} sets {name}={config[name]!r}, which is not supported; train the adapter "
                          f"without it, or merge it by PEFT.")
+    if kind == "IA3":
+        return "ia3"
+    _check_numbers(config, path)
+    return "dora" if config.get("use_dora") else "lora"
+
+
+def _check_numbers(config: Mapping[str, object], path: str | os.PathLike[str]) -> None:
+    """Refuse settings of LoRA that are no numbers."""
     rank = config.get("r", 8)
-    if kind == "LORA" and not (isinstance(rank, int) and rank >= 1):
+    if not (isinstance(rank, int) and rank >= 1):
         raise ModelError(f"{str(path)!r} has r={rank!r}; the rank of an adapter is a whole number, at least 1.")
     patterns = config.get("alpha_pattern") or {}
     alphas = patterns.values() if isinstance(patterns, dict) else [None]
     for name, numbers in {"lora_alpha": [config.get("lora_alpha", 8)], "alpha_pattern": alphas,
                           "lora_dropout": [config.get("lora_dropout", 0)]}.items():
-        if kind == "LORA" and not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
+        if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
             raise ModelError(f"{str(path)!r} has {name}={config[name]!r}, where a number was expected.")
-    return "ia3" if kind == "IA3" else "dora" if config.get("use_dora") else "lora"
 
 
-def _group(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any],
+def _group(tensors: Mapping[str, np.ndarray], config: Mapping[str, object],
            path: str | os.PathLike[str]) -> list[PeftModule]:
     """The tensors of a file by module."""
     groups: dict[str, dict[str, np.ndarray]] = {}

@@ -136,13 +136,18 @@ def _find_scales(constants: Constants, product: Product) -> tuple[NodeProto, int
     raise _refuse(product, "has no scales that are constants")
 
 
+def _center(zeros: np.ndarray, lowest: int, bits: int) -> np.ndarray | None:
+    """Zero points, counted from the lowest number; None where all of them are in the middle."""
+    centers = zeros.astype(np.int16) - lowest
+    return None if (centers == 2 ** (bits - 1)).all() else centers
+
+
 def _read_integers(product: Product, node: NodeProto, is_turned: bool, numbers: np.ndarray, scales: np.ndarray,
                    zeros: np.ndarray | None) -> BlockQuantization:
     """A weight of integers, with scales for all of it, for its outputs, or for blocks along what it reads."""
     attributes = read_attributes(node)
     lowest = _LOWEST[numbers.dtype.name]
     bits = 4 if numbers.dtype.name.endswith("int4") else 8
-    middle = 2 ** (bits - 1)
     rows = (numbers.T if is_turned else numbers.reshape(len(numbers), -1)).astype(np.int16) - lowest
     block_size = attributes.get("block_size", 0) or rows.shape[1]
     axis = attributes.get("axis", 1) % numbers.ndim if node.op_type == "DequantizeLinear" else int(is_turned)
@@ -156,13 +161,9 @@ def _read_integers(product: Product, node: NodeProto, is_turned: bool, numbers: 
         a = a.T if is_turned and a.ndim == 2 else a.reshape(a.size if a.ndim < 2 else len(a), -1)
         return np.broadcast_to(a, (len(rows), -(-rows.shape[1] // block_size)))
 
-    centers = None if zeros is None else by_row(zeros).astype(np.int16) - lowest
-    if centers is None and lowest == 0 and not is_shared:
+    if zeros is None and lowest == 0 and not is_shared:
         raise _refuse(product, "has numbers from 0 on without zero points")
-    if centers is None and lowest == 0:
-        centers = np.zeros((len(rows), 1), np.int16)
-    if centers is not None and (centers == middle).all():
-        centers = None
+    centers = _center(np.zeros((len(rows), 1)) if zeros is None else by_row(zeros), lowest, bits)
     return BlockQuantization(pack(rows.astype(np.uint8), bits), by_row(scales),
                              None if centers is None else pack(centers.astype(np.uint8), bits),
                              (len(rows), rows.shape[1]), bits, block_size, is_shared=is_shared)

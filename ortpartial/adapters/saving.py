@@ -27,7 +27,7 @@ _METHODS = ("get_trained_onnx", "inference_model", "to_onnx")
 _ONNX, _SAFETENSORS = ".onnx_adapter", ".safetensors"
 
 
-def save_adapter(trained: Any, path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> None:
+def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> None:
     """Write the adapter of a trained model to a file, and the model that it is loaded beside.
 
     Parameters

@@ -258,7 +258,7 @@ class _Writer:
         b.Finish(self._table(4, fields), file_identifier=_IDENTIFIER)
         return bytes(b.Output())
 
-    def _table(self, count: int, fields: Mapping[int, tuple[str, Any, Any]]) -> int:
+    def _table(self, count: int, fields: Mapping[int, tuple[str, object, object]]) -> int:
         """A table with some of its fields: the kind of each, its value and its default."""
         self.builder.StartObject(count)
         for slot, (kind, value, default) in fields.items():
@@ -298,7 +298,7 @@ class _Writer:
     def _properties(self, properties: Mapping[str, int | float | str]) -> int:
         properties = {n: v.item() if isinstance(v, np.generic) else v for n, v in properties.items()}
 
-        def entries(kind: type, write: Callable[[Any], tuple[str, Any, Any]]) -> int:
+        def entries(kind: type, write: Callable[[object], tuple[str, object, object]]) -> int:
             offsets = []
             for name, value in sorted(properties.items()):
                 if type(value) is kind:

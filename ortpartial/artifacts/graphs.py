@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OpaqueSchema, build, topological, walk_nodes
-from ortpartial.model import Model, load, read
+from ortpartial.model import Model, load, read, replace_messages
 from ortpartial.rewrites import rewrite_model
 
 from .kernels import DOMAIN
@@ -78,24 +78,42 @@ def read_training_graph(
     inputs = {i.name: i for i in graph.input if i.name not in internal}
     if lost := [n for n in gradients if n not in inputs]:
         raise ModelError(f"The training model has a gradient of {lost[0]!r}, which is no input of it.")
-    moving = {name: node.output[i] for node in graph.node if node.op_type == "BatchNormInternal"
-              for i, name in zip((1, 2), node.input[3:5], strict=False)
-              if name in inputs and name not in gradients and len(node.output) > i and node.output[i]}
-    known = {*gradients, *moving} if parameters is None else {n for n in inputs if n in parameters}
-    if missing := [n for n in (*gradients, *moving) if n not in known]:
-        raise ModelError(f"The training model has the parameter {missing[0]!r}, and the checkpoint does not; give the "
-                         f"checkpoint that was made with it.")
+    moving = {name: new for name, new in _find_moving(graph).items() if name in inputs and name not in gradients}
+    known = _choose_parameters(inputs, [*gradients, *moving], parameters)
     done = {o for node in accumulators for o in node.output}
     outputs = [o for o in graph.output if o.name not in done]
-    # A gradient, and the next value of a statistic, is of the type of its parameter.
-    computed = [ValueInfoProto(name=name, type=inputs[n].type) for n, name in {**gradients, **moving}.items()]
-    nodes = [node for node in graph.node if node.op_type != _ACCUMULATOR]
-    _add_forward_inputs(nodes)
-    _replace(graph.node, nodes)
-    _replace(graph.input, list(inputs.values()))
-    _replace(graph.output, [*outputs, *computed])
+    _return_computed(graph, inputs, outputs, {**gradients, **moving})
     return TrainingGraph(proto, [n for n in inputs if n not in known], [o.name for o in outputs],
                          [n for n in inputs if n in known], gradients, moving)
+
+
+def _return_computed(graph: GraphProto, inputs: Mapping[str, ValueInfoProto], outputs: Sequence[ValueInfoProto],
+                     computed: Mapping[str, str]) -> None:
+    """Let a graph return what it computes for parameters, beside outputs, in place of what accumulates gradients."""
+    # A gradient, and the next value of a statistic, is of the type of its parameter.
+    values = [ValueInfoProto(name=name, type=inputs[n].type) for n, name in computed.items()]
+    nodes = [node for node in graph.node if node.op_type != _ACCUMULATOR]
+    _add_forward_inputs(nodes)
+    replace_messages(graph.node, nodes)
+    replace_messages(graph.input, list(inputs.values()))
+    replace_messages(graph.output, [*outputs, *values])
+
+
+def _find_moving(graph: GraphProto) -> dict[str, str]:
+    """By name of a running statistic, the output that takes its place."""
+    return {name: node.output[i] for node in graph.node if node.op_type == "BatchNormInternal"
+            for i, name in zip((1, 2), node.input[3:5], strict=False) if len(node.output) > i and node.output[i]}
+
+
+def _choose_parameters(inputs: Collection[str], changing: Sequence[str], parameters: Collection[str] | None
+                       ) -> set[str]:
+    """The inputs that are parameters: those that change, or those of a checkpoint, which must have all that change."""
+    if parameters is None:
+        return set(changing)
+    if missing := [n for n in changing if n not in parameters]:
+        raise ModelError(f"The training model has the parameter {missing[0]!r}, and the checkpoint does not; give the "
+                         f"checkpoint that was made with it.")
+    return {n for n in inputs if n in parameters}
 
 
 def _read_accumulators(nodes: Collection[NodeProto]) -> tuple[dict[str, str], set[str]]:
@@ -107,13 +125,6 @@ def _read_accumulators(nodes: Collection[NodeProto]) -> tuple[dict[str, str], se
                          f"it: a buffer, a gradient, and whether it is reset.")
     gradients = {node.input[1].removesuffix("_grad"): node.input[1] for node in nodes}
     return gradients, {n for node in nodes for n in (node.input[0], node.input[2])}
-
-
-def _replace(field, values) -> None:  # type: ignore[no-untyped-def]  # a repeated field of any message
-    """Give a repeated field other content, which may be some of its own."""
-    copies = [type(v).FromString(v.SerializeToString()) for v in values]
-    del field[:]
-    field.extend(copies)
 
 
 def _add_forward_inputs(nodes: Collection[NodeProto]) -> None:
@@ -149,7 +160,7 @@ def read_eval_graph(source: ModelProto | bytes | str | os.PathLike[str]) -> Mode
     return proto
 
 
-def load_lowered(graph: TrainingGraph, sizes: dict[str, tuple[int, ...]] | None = None) -> Model:
+def load_lowered(graph: TrainingGraph, sizes: Mapping[str, Sequence[int]] | None = None) -> Model:
     """The values of a gradient graph, for some sizes of inputs or for any.
 
     Parameters

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Function, Inputs
 from ortpartial.autodiff import broadcast_channels, concat_sizes, grad, slice_shape
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, cast, constant, op
@@ -26,15 +27,15 @@ DOMAIN = "com.microsoft"
 KERNELS: set[str] = set()
 
 
-def kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def kernel(*names: str) -> Callable[[Function], Function]:
     """Read a kernel as a formula: of its inputs, and of its attributes as keywords with their defaults."""
 
-    def register(formula: Callable[..., Any]) -> Callable[..., Any]:
+    def register(formula: Function) -> Function:
         parameters = inspect.signature(formula).parameters.values()
         known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
-        def expand(inputs: Sequence[Any], attributes: Any, wanted: Sequence[bool]) -> list[Value | None]:
+        def expand(inputs: Inputs, attributes: Any, wanted: Sequence[bool]) -> list[Value | None]:
             if unknown := sorted(set(attributes) - known) if not takes_all else ():
                 raise GraphError(f"the kernel has the attribute {unknown[0]!r}, which is not known.")
             outputs = formula(*inputs, **attributes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from ortpartial.runtime import Buffer, Device, DeviceName
 from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
 from .optimizers import OptimizerModel, read_optimizer
-from .programs import CALLS, RATE, SEED, STEP, Composition, Key, Program, compose_training, compose_update, finish
-from .state import CheckpointState, Tensors, to_array
+from .programs import CALLS, RATE, SEED, STEP, Composition, Program, Sizes, compose_training, compose_update, finish
+from .state import CheckpointState, to_array
 
 __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 
@@ -123,13 +123,13 @@ class Module:
         seeds = np.frombuffer(_to_seed(seed).tobytes(), np.int32).copy()
         self.training, self.state = True, state
         self.optimizer: Optimizer | None = None
-        state._open(list(self._graph.gradients), list(self._graph.statistics), self._device)
-        self._number = state._modules
+        state.open(list(self._graph.gradients), list(self._graph.statistics), self._device)
+        self._number = state.n_modules
         self._resets = True
         #: Numbers that programs read, in memory that is shared with them.
         self._numbers = {RATE: Buffer(np.zeros((), np.float32)), STEP: Buffer(np.zeros((), np.int64)),
                          SEED: Buffer(seeds), CALLS: Buffer(np.zeros((), np.int64))}
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[tuple[Hashable, Hashable], Program] = {}
 
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
@@ -148,7 +148,7 @@ class Module:
 
     def _check_turn(self) -> None:
         """Refuse to compute with parameters that another module has taken over."""
-        if self.state._modules != self._number:
+        if self.state.n_modules != self._number:
             raise SettingError("Another Module has been made of the state since, and trains it; use that one, or load "
                                "the checkpoint once for each.")
 
@@ -205,7 +205,7 @@ class Module:
 
     # Running.
 
-    def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def __call__(self, *user_inputs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute the outputs, and in training mode the gradients.
 
         Parameters
@@ -227,7 +227,7 @@ class Module:
         SettingError
             Another module has been made of the state.
         """
-        with self.state._turn.lock:
+        with self.state.turn.lock:
             self._check_turn()
             if not self.training:
                 feeds = self._check(user_inputs)
@@ -236,7 +236,7 @@ class Module:
             self._resets = False
             return results
 
-    def step(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+    def step(self, *user_inputs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute outputs and gradients, take a step of the optimizer, and reset the gradients, in one graph.
 
         It is what ``module(...)``, ``optimizer.step()`` and ``module.lazy_reset_grad()`` do one after the other.
@@ -262,7 +262,7 @@ class Module:
             raise SettingError("A step needs an Optimizer of the module; make one, Optimizer(path, module).")
         if not self.training:
             raise SettingError("A step needs training mode; call train() first.")
-        with self.state._turn.lock:
+        with self.state.turn.lock:
             self._check_turn()
             self.optimizer._write_numbers()
             results = self._train(user_inputs, self.optimizer._model)
@@ -274,23 +274,24 @@ class Module:
         """Let the next gradients replace those that are there."""
         self._resets = True
 
-    def _train(self, user_inputs: Sequence[Any], optimizer: OptimizerModel | None) -> Any:
+    def _train(self, user_inputs: Sequence[object], optimizer: OptimizerModel | None) -> Any:
         """Forward and backward, and a step of an optimizer where there is one."""
         feeds, accumulates = self._check(user_inputs), not self._resets
 
-        def compose(sizes: Any) -> Composition:
+        def compose(sizes: Sizes | None) -> Composition:
             return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
 
         calls = self._numbers[CALLS]
         calls.fill(calls.numpy() + 1)
         return _unpack(self._program((optimizer is not None, accumulates), feeds, compose).run(feeds))
 
-    def _program(self, kind: Any, feeds: Mapping[str, np.ndarray], compose: Callable[[Any], Composition]) -> Program:
+    def _program(self, kind: Hashable, feeds: Mapping[str, np.ndarray], compose: Callable[[Sizes | None], Composition]
+                 ) -> Program:
         """The program of a kind for the shapes of inputs, or for all shapes where there have been many."""
         shapes = tuple([a.shape for a in feeds.values()])
         if (program := self._programs.get((kind, shapes))) is None:
             many = sum(k == kind for k, _ in self._programs) >= _MAX_SHAPES
-            key = (kind, None if many else shapes)
+            key: tuple[Hashable, Hashable] = (kind, None if many else shapes)
             if (program := self._programs.get(key)) is None:
                 sizes = None if many else {n: a.shape for n, a in feeds.items()}
                 try:
@@ -298,17 +299,10 @@ class Module:
                 except (GraphError, ModelError) as e:
                     listed = ", ".join(f"{n} {a.shape}" for n, a in feeds.items())
                     raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
-                program = self._programs[key] = Program(composition, self._places(), self._numbers, self._device)
+                program = self._programs[key] = Program(composition, self.state.places(), self._numbers, self._device)
         return program
 
-    def _places(self) -> dict[Key, Tensors]:
-        """Where each tensor of the state is."""
-        state = self.state
-        places = {(n, ""): state._tensors(n) for n in state._names}
-        places |= {(n, "grad"): state._gradients for n in state._gradients}
-        return places | {(n, m): tensors for m, tensors in state._momentums.items() for n in tensors}
-
-    def _check(self, user_inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+    def _check(self, user_inputs: Sequence[object]) -> dict[str, np.ndarray]:
         """The inputs by name, in the dtypes of the graph."""
         names = self.input_names()
         if len(user_inputs) != len(names):
@@ -340,7 +334,7 @@ class Module:
             self._eval_values = load_model(self._eval_model())
         return self._eval_values.inputs
 
-    def _compose_evaluation(self, sizes: Any) -> Composition:
+    def _compose_evaluation(self, sizes: Sizes | None) -> Composition:
         model = load_model(self._eval_model(), batch=sizes)
         outputs = rewrite_model(model).outputs
         return finish(model.inputs, outputs, {})
@@ -377,7 +371,7 @@ class Module:
         arrays = [self.state.parameters[n].data.reshape(-1) for n in self._listed(trainable_only)]
         return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False)
 
-    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+    def copy_buffer_to_parameters(self, buffer: object, trainable_only: bool = True) -> None:
         """Set all parameters from one vector.
 
         Parameters
@@ -459,7 +453,7 @@ class Module:
             what = f"the evaluation model does not compute {unknown[0]!r}" if names else "none was given"
             raise DataError(f"The outputs are names of tensors, and {what}; it has "
                             f"{', '.join(map(repr, computed))}.")
-        self.state._check_finite("forward_model")
+        self.state.check_finite("forward_model")
         have = {o.name for o in model.graph.output}
         for n in names:
             if n not in have:
@@ -554,7 +548,7 @@ class Optimizer:
             raise SettingError(f"module is a Module of ortpartial.artifacts, not {type(module).__name__}.")
         module._check_turn()
         self._model, self._module = read_optimizer(optimizer_uri), module
-        self._state = module.state._open_optimizer(self._model.momentums, module._device)
+        self._state = module.state.open_optimizer(self._model.momentums, module._device)
         self._rate = self._state.learning_rate
         self._update: Program | None = None
         module._programs.clear()  # Those that take steps are bound to the momentums of another optimizer.
@@ -569,21 +563,21 @@ class Optimizer:
             Another optimizer has been made for the module, or another module of its state.
         """
         module = self._module
-        with module.state._turn.lock:
+        with module.state.turn.lock:
             module._check_turn()
             if module.optimizer is not self:
                 raise SettingError("Another Optimizer has been made for the module since, and has its momentums; use "
                                    "that one.")
             self._write_numbers()
             if self._update is None:
-                self._update = Program(self._compose(), module._places(), module._numbers, module._device)
+                self._update = Program(self._compose(), module.state.places(), module._numbers, module._device)
             self._update.run({})
             self._count()
 
     def _compose(self) -> Composition:
         """A step alone, which reads the gradients that a module has computed."""
-        state = self._module.state
-        values = {n: state._trained.current(n) for n in self._module._graph.gradients}
+        places = self._module.state.places()
+        values = {n: places[n, ""].current(n) for n in self._module._graph.gradients}
         parameters = {n: variable(n, b.dtype, b.shape) for n, b in values.items()}
         gradients = {n: variable(f"{n}//grad", b.dtype, b.shape) for n, b in values.items()}
         inputs, written = compose_update(self._model, parameters, gradients)

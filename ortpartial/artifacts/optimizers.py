@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, attribute_value, cast, constant, op, variable
 from ortpartial.model import read
@@ -172,7 +172,7 @@ def _expect(node: NodeProto, inputs: Sequence[str]) -> str:
     return node.output[0]
 
 
-def _attributes(node: NodeProto, known: dict[str, Any]) -> dict[str, Any]:
+def _attributes(node: NodeProto, known: Mapping[str, float | str]) -> Attributes:
     """The attributes of a node, real numbers as the decimal that was meant, as 0.9 is not the float32 next to it."""
     found = {a.name: attribute_value(a) for a in node.attribute}
     if unknown := sorted(set(found) - set(known)):

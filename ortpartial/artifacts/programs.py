@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import ConvergenceError, ModelError
 from ortpartial.graph import Node, Value, build, cast, find_inputs, rewrite, variable
 from ortpartial.model import Model, check_indices, index_ranges
@@ -17,17 +18,16 @@ from ortpartial.training import draw_mask
 
 from .graphs import TrainingGraph, load_lowered
 from .optimizers import OptimizerModel
-from .state import Tensors
+from .state import Key, Tensors
 
-__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Key", "Program", "compose_training", "compose_update",
+__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Program", "Sizes", "compose_training", "compose_update",
            "finish", "state_name"]
+
+#: The shapes of inputs by name.
+Sizes: TypeAlias = Mapping[str, Sequence[int]]
 
 #: Names that no tensor of a file has.
 RATE, STEP, SEED, CALLS = "learning_rate//", "step//", "seed//", "calls//"
-
-
-#: A tensor of the state: the parameter that it belongs to, and what it is of it, "" for the parameter itself.
-Key = tuple[str, str]
 
 
 def state_name(parameter: str, kind: str) -> str:
@@ -116,13 +116,13 @@ class Program:
         return self._bindings[turns]
 
 
-def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Value]]:
+def read_values(graph: TrainingGraph, sizes: Sizes | None) -> tuple[Model, dict[str, Value]]:
     """The values of a gradient graph with Dropout drawn by counters, and the inputs of that."""
     model = load_lowered(graph, sizes)
     counters = {SEED: variable(SEED, np.int32, [2]), CALLS: variable(CALLS, np.int64, [])}
     count = 0
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         nonlocal count
         mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
         if node.domain or mode is None or mode.array is None or not mode.array.item():
@@ -141,7 +141,7 @@ def read_values(graph: TrainingGraph, sizes: Any) -> tuple[Model, dict[str, Valu
 
 
 def compose_training(
-    graph: TrainingGraph, optimizer: OptimizerModel | None, sizes: Any, *, accumulates: bool
+    graph: TrainingGraph, optimizer: OptimizerModel | None, sizes: Sizes | None, *, accumulates: bool
 ) -> Composition:
     """Forward and backward, and with an optimizer its step, as values.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.graph import to_dtype
 from ortpartial.model import check_finite
@@ -15,10 +16,13 @@ from ortpartial.runtime import CPU, Buffer, Device, Turn
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 
-__all__ = ["CheckpointState", "Parameter", "Parameters", "Tensors", "to_array"]
+__all__ = ["CheckpointState", "Key", "Parameter", "Parameters", "Tensors", "to_array"]
+
+#: A tensor of the state: the parameter that it belongs to, and what it is of it, "" for the parameter itself.
+Key = tuple[str, str]
 
 
-def to_array(data: Any, what: str) -> np.ndarray:
+def to_array(data: object, what: str) -> np.ndarray:
     """What a user gives as an array, a tensor of torch included."""
     if data is None:
         raise DataError(f"{what} is None; an array was expected.")
@@ -104,12 +108,12 @@ class Parameter:
     @property
     def data(self) -> np.ndarray:
         """Its content, a copy; what is assigned to it has its shape."""
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             return self._state._tensors(self.name).current(self.name).numpy().copy()
 
     @data.setter
     def data(self, value: np.ndarray) -> None:
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             buffer = self._state._tensors(self.name).current(self.name)
             array = to_array(value, f"The parameter {self.name!r}")
             if array.shape != buffer.shape:
@@ -119,7 +123,7 @@ class Parameter:
     @property
     def grad(self) -> np.ndarray | None:
         """Its gradient, a copy; None if it is not trained, or no `Module` was made yet."""
-        with self._state._turn.lock:
+        with self._state.turn.lock:
             gradients = self._state._gradients
             return gradients.current(self.name).numpy().copy() if self.name in gradients else None
 
@@ -172,7 +176,7 @@ class Parameters:
         """Pairs of names and parameters."""
         return [*self]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """A parameter, or the default where there is none of the name."""
         return Parameter(name, self._state) if name in self else default
 
@@ -218,7 +222,8 @@ class CheckpointState:
         if len(checkpoint.optimizers) > 1:
             raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
                                   f"parameters; one was expected.")
-        self._turn = Turn()
+        #: Threads take turns at the state.
+        self.turn = Turn()
         trainable, frozen = ({n: to_array(a, f"The parameter {n!r}") for n, a in arrays.items()}
                              for arrays in (checkpoint.trainable, checkpoint.frozen))
         self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)
@@ -227,7 +232,7 @@ class CheckpointState:
         self._trained, self._fixed = Tensors(trainable), Tensors(frozen)
         self._moving, self._gradients = Tensors({}), Tensors({})
         #: How many modules have been made of it; the last one has it.
-        self._modules = 0
+        self.n_modules = 0
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
         #: The momentums by their names, with all their parameters; they change with the trained parameters.
@@ -272,7 +277,7 @@ class CheckpointState:
         if not isinstance(state, CheckpointState):
             raise SettingError(f"save_checkpoint takes a CheckpointState and then a path, not a "
                                f"{type(state).__name__}; that of a Module is its attribute state.")
-        state._check_finite("to_checkpoint")
+        state.check_finite("to_checkpoint")
         write_checkpoint(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
 
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
@@ -287,7 +292,7 @@ class CheckpointState:
         -------
         Checkpoint
         """
-        with self._turn.lock:
+        with self.turn.lock:
             arrays = {n: self._tensors(n).current(n).numpy().copy() for n in self._names}
             groups = {}
             if include_optimizer_state and self._optimizer is not None:
@@ -300,24 +305,30 @@ class CheckpointState:
         frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
         return Checkpoint(trainable, frozen, groups, dict(self.properties))
 
-    def _check_finite(self, instead: str) -> None:
+    def check_finite(self, instead: str) -> None:
         """Refuse to write what a training has made NaN or infinite."""
         arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
         check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return CheckpointState, (self.to_checkpoint(),)
+
+    def places(self) -> dict[Key, Tensors]:
+        """Where each tensor is: a parameter, with `""`, its gradient, with `"grad"`, and its momentums."""
+        places = {(n, ""): self._tensors(n) for n in self._names}
+        places |= {(n, "grad"): self._gradients for n in self._gradients}
+        return places | {(n, m): tensors for m, tensors in self._momentums.items() for n in tensors}
 
     def _tensors(self, name: str) -> Tensors:
         """The tensors that a parameter is among."""
         return next(t for t in (self._trained, self._moving, self._fixed) if name in t)
 
-    def _open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
+    def open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
         """Put the state where a module reads and writes it."""
         if missing := [n for n in gradients if n not in self._trainable]:
             raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint; give "
                                   f"the checkpoint that was made with the model.")
-        self._modules += 1
+        self.n_modules += 1
         arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
         self._trained = Tensors({n: arrays[n] for n in gradients}, device)
         self._moving = Tensors({n: arrays[n] for n in statistics}, device)
@@ -325,7 +336,7 @@ class CheckpointState:
         self._fixed = Tensors(others, device)
         self._gradients = Tensors({n: np.zeros_like(arrays[n]) for n in gradients}, device)
 
-    def _open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
+    def open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
         """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
         if self._optimizer is None:
             self._optimizer = OptimizerState()

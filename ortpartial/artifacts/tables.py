@@ -86,7 +86,7 @@ class Table:
         place = self._place(field)
         return None if place is None else place + self._unpack("<I", place)
 
-    def number(self, field: int, code: str, default: Any = 0) -> Any:
+    def number(self, field: int, code: str, default: object = 0) -> Any:
         """A number, in a code of `struct`: ``"q"`` for int64, ``"i"`` for int32, ``"f"`` for float, ``"?"``."""
         place = self._place(field)
         return default if place is None else self._unpack(f"<{code}", place)

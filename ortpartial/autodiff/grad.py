@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortpartial.annotations import Function
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
@@ -34,7 +35,7 @@ class Composition(Rule):
         return _through(node, ys, dys)
 
 
-def composed(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     """Register an operator as a composition of others: its gradient is the gradient of the composition.
 
     The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or
@@ -212,8 +213,8 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
                 stack.extend((x.node, False) for x in inputs if x.node and x not in cut)
             continue
         depends[id(node)] = not _ends(node) and any(
-            x in targets or (_carries(x) and x.node is not None and depends.get(id(x.node), False)) for x in inputs
-        )
+            x in targets or (carries_gradient(x) and x.node is not None and depends.get(id(x.node), False))
+            for x in inputs)
         if node.bodies and not depends[id(node)]:
             depends[id(node)] = any(_is_inside(x, node) for x in targets)
         if depends[id(node)]:
@@ -226,11 +227,11 @@ def _ends(node: Node) -> bool:
 
     An opaque one of whole numbers computes indices or hashes, unless it reads numbers of a quantization.
     """
-    return is_constant(node) or (node.is_opaque and not any(map(_carries, node.outputs))
+    return is_constant(node) or (node.is_opaque and not any(map(carries_gradient, node.outputs))
                                  and not any(map(is_quantized_number, (*node.reads, *node.outputs))))
 
 
-def _carries(x: Value) -> bool:
+def carries_gradient(x: Value) -> bool:
     """Whether a value may carry a gradient: a float tensor, or a sequence or unknown type, which is refused later."""
     return x.is_float or not x.type.tensor_type.elem_type
 

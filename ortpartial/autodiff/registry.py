@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx import defs
 
+from ortpartial.annotations import Function
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import OPSET, Node, Value, defaults, schema_of
 from ortpartial.model import expand_body
@@ -67,7 +68,7 @@ REASONS: dict[tuple[str, str], str] = {}
 LAYOUTS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 
 
-def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def vjp(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     """Register the vector-Jacobian product of an operator.
 
     The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
@@ -104,10 +105,10 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callab
     return register_rule(Rule, op_type, domain)
 
 
-def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_rule(kind: type[Rule], op_type: str, domain: str) -> Callable[[Function], Function]:
     """A decorator that registers a function as a rule of the given class."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Function) -> Function:
         parameters = inspect.signature(function).parameters.values()
         keywords = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         if domain and not defs.has(op_type, domain):  # an opaque operator, of which each node has its own attributes

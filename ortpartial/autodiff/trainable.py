@@ -18,7 +18,7 @@ from ortpartial.model import (
     read_torch,
 )
 
-from .grad import _carries, nodes_between
+from .grad import carries_gradient, nodes_between
 from .program_numbers import explain_program_numbers, is_mask
 from .registry import is_constant
 from .rounding import explain_rounding, find_roundings, is_quantized_number
@@ -56,7 +56,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
     while stack:
         node = stack.pop()
         between.discard(node)
-        carrying = {x for x in node.reads if _carries(x) or is_quantized_number(x)}
+        carrying = {x for x in node.reads if carries_gradient(x) or is_quantized_number(x)}
         reached |= carrying
         stack.extend(x.node for x in carrying if x.node in between)
     return candidates & reached
@@ -79,7 +79,7 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
         seen.add(id(v.node))
         kept = _KEPT.get(v.node.key)
         inputs = gradient_reads(v.node) if kept is None else [x for i, x in enumerate(v.node.inputs) if i not in kept]
-        stack.extend((x, v.node) for x in inputs if x is not None and _carries(x))
+        stack.extend((x, v.node) for x in inputs if x is not None and carries_gradient(x))
         stack.extend((y, None) for body in v.node.bodies for y in body.outputs if y.is_float)
     return readers
 
@@ -269,8 +269,7 @@ def explain_untrained(model: Model, weights: Collection[str], outputs: Sequence[
     values = [model.outputs[o] for o in outputs]
     readers = find_readers(values)
     of_the_program = explain_program_numbers(values, readers)
-    statistics = {x for node in topological(list(model.outputs.values())) if node.op_type == "BatchNormalization"
-                  for x in node.inputs[3:5]}
+    statistics = _find_statistics(list(model.outputs.values()))
     trainable, preprocessing = find_default_weights(model, outputs), list_preprocessing(model.proto)
     scales, settings = find_scales(values), _find_settings(values)
     record = read_torch(model.proto)
@@ -322,7 +321,7 @@ def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Nod
             and v not in of_the_program and not is_exported_number(v, readers[v])}
 
 
-def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], Any],
+def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], object],
             candidates: Mapping[str, list[Node]]) -> list[str]:
     """The weights that a function chooses, called once for each node that reads one."""
     shapes = {n: model.arrays[n].shape for n in candidates}
@@ -345,6 +344,11 @@ def _match(model: Model, pattern: str, outputs: Sequence[str], candidates: Colle
                      f"for example: {reasons[name]}.")
 
 
+def _find_statistics(outputs: Sequence[Value]) -> set[Value | None]:
+    """The running statistics that outputs are computed from."""
+    return {x for node in topological(outputs) if node.op_type == "BatchNormalization" for x in node.inputs[3:5]}
+
+
 def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
     """Why there is nothing to train: the operators at which gradients end, or a model without weights."""
     if not outputs:
@@ -357,15 +361,20 @@ def _explain_nothing(model: Model, outputs: Sequence[str]) -> str:
     if not any(v.is_float for v in model.initializers.values()):
         return (f"{problem}, as the model has none at all; if its weights are attributes of operators, as those of "
                 f"trees are, export it in another form.")
-    for node, reader in find_roundings([model.outputs[o] for o in outputs]):
+    return f"{problem}{_explain_ends([model.outputs[o] for o in outputs])}"
+
+
+def _explain_ends(outputs: Sequence[Value]) -> str:
+    """Where gradients of outputs end, the rest of a sentence."""
+    for node, reader in find_roundings(outputs):
         if find_trainable([x for x in node.inputs[:1] if x is not None]):
-            return f"{problem} differentiably: {explain_rounding(node, reader)}"
-    if find_scales([model.outputs[o] for o in outputs]):
-        return (f"{problem}, as its weights are integers; quantize with weights that stay real numbers in front of "
-                f"QuantizeLinear (onnxruntime's quantize_static with extra_options={{'AddQDQPairToWeight': True}}).")
-    ends = [node for node in topological([model.outputs[o] for o in outputs]) if is_constant(node) and any(
+            return f" differentiably: {explain_rounding(node, reader)}"
+    if find_scales(outputs):
+        return (", as its weights are integers; quantize with weights that stay real numbers in front of "
+                "QuantizeLinear (onnxruntime's quantize_static with extra_options={'AddQDQPairToWeight': True}).")
+    ends = [node for node in topological(outputs) if is_constant(node) and any(
         x is not None and x.is_float and (x.node is not None or x.array is not None) for x in node.inputs)]
     if ends:
         where = f" (node {ends[-1].name!r})" if ends[-1].name else ""
-        return f"{problem} differentiably: {ends[-1].op_type}{where} has no gradient; train an output before it."
-    return f"{problem}; name the weights to train."
+        return f" differentiably: {ends[-1].op_type}{where} has no gradient; train an output before it."
+    return "; name the weights to train."

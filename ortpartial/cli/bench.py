@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
+from ortpartial.annotations import Json
+from ortpartial.checks import check_count
 from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model
 
+from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_losses, parse_rate
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
 
@@ -31,7 +33,7 @@ bench classifier.onnx --loss cross_entropy --engine epoch --json
 """
 
 
-def add_bench_command(commands: Any) -> None:
+def add_bench_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -63,7 +65,7 @@ def add_bench_command(commands: Any) -> None:
 def run_bench(args: argparse.Namespace) -> int:
     """Measure all engines, and print a table."""
     for size in args.batch_size:
-        check_count("batch_size", size)
+        check_count("--batch-size", size)
     if not 0 < args.seconds < float("inf"):
         raise SettingError(f"--seconds is a number above 0, not {args.seconds}.")
     model = load_model(args)
@@ -79,13 +81,13 @@ def run_bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(args: argparse.Namespace, model: Model, size: int) -> list[dict[str, Any]]:
+def _measure(args: argparse.Namespace, model: Model, size: int) -> list[Json]:
     """The measurements of a batch size, with their ratios to the fastest engine."""
     losses = resolve_losses(model, parse_losses(args.loss, []))
     rows = RandomRows(model, losses, size, parse_sizes(args.size))
     settings = {"weights_to_train": args.weights, "freeze": args.freeze, "learning_rate": parse_rate(args.rate),
                 "device": args.device}
-    measured: list[dict[str, Any]] = [
+    measured: list[Json] = [
         {"what": "forward", "batch_size": size, "seconds": time_forward(rows, args.seconds)}]
     measured += [_measure_engine(engine, rows, settings, args.seconds) for engine in args.engine]
     fastest = min((row["seconds"] for row in measured[1:] if "seconds" in row), default=None)
@@ -93,9 +95,9 @@ def _measure(args: argparse.Namespace, model: Model, size: int) -> list[dict[str
             if "seconds" in row else row for row in measured]
 
 
-def _measure_engine(engine: str, rows: RandomRows, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
+def _measure_engine(engine: str, rows: RandomRows, settings: dict[str, object], seconds: float) -> Json:
     """The time of a step of an engine, or why it does not run."""
-    row: dict[str, Any] = {"what": engine, "batch_size": rows.batch_size}
+    row: Json = {"what": engine, "batch_size": rows.batch_size}
     try:
         row["seconds"], _ = time_steps(rows, {**settings, "engine": engine}, seconds)
     except OrtPartialError as e:
@@ -103,7 +105,7 @@ def _measure_engine(engine: str, rows: RandomRows, settings: dict[str, Any], sec
     return row
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[Json]) -> None:
     def format_rows() -> Iterator[list[str]]:
         for row in rows:
             if "seconds" in row:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ortpartial.annotations import Data
+from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
 
+from .argument_types import Commands
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_losses
 from .roles import load_roles, read_columns
 from .timing import RandomRows, parse_sizes
@@ -34,7 +36,7 @@ check classifier.onnx --loss cross_entropy --engine epoch --json
 """
 
 
-def add_check_command(commands: Any) -> None:
+def add_check_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -64,7 +66,7 @@ def add_check_command(commands: Any) -> None:
 
 def run_check(args: argparse.Namespace) -> int:
     """Check all engines, and print a line for each."""
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load_model(args)
     fixed = [v.shape[0] for v in model.inputs.values() if v.shape and isinstance(v.shape[0], int)]
     size = fixed[0] if fixed else args.batch_size
@@ -83,7 +85,7 @@ def run_check(args: argparse.Namespace) -> int:
     return int(any(result == "differs" for result, _ in results.values()))
 
 
-def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Any]:
+def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Data]:
     """The first rows of a file."""
     model, columns = rows.model, read_columns(args.data)
     inputs = find_inputs([model.outputs[o] for o in rows.losses], model.inputs)
@@ -91,7 +93,7 @@ def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Any
     return {n: a[: rows.batch_size] for n, a in roles.select_inputs(columns, inputs).items()}
 
 
-def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: Any, y: Any) -> tuple[str, str]:
+def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: object, y: object) -> tuple[str, str]:
     """Whether an engine agrees with the model, differs or does not train it, and why."""
     try:
         optimizer = OrtGradientForwardBackwardOptimizer(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ortpartial.exceptions import RuntimeMissingError
+
+from .argument_types import Commands
 
 __all__ = ["add_completion_command"]
 
@@ -17,7 +18,7 @@ examples:
   ortpartial completion fish | source          # in ~/.config/fish/config.fish"""
 
 
-def add_completion_command(commands: Any, program: argparse.ArgumentParser) -> None:
+def add_completion_command(commands: Commands, program: argparse.ArgumentParser) -> None:
     """Add the command to the program.
 
     Parameters
@@ -46,7 +47,7 @@ def _run_completion(args: argparse.Namespace, program: argparse.ArgumentParser) 
     return 0
 
 
-def _complete_files(parser: argparse.ArgumentParser, files: Any) -> None:
+def _complete_files(parser: argparse.ArgumentParser, files: object) -> None:
     """Let paths be completed as files, in all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

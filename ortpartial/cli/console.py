@@ -72,7 +72,7 @@ def print_error(text: str) -> None:
     print(f"{paint('ortpartial:', 'red', sys.stderr)} {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
-def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line, without the place in the code: `warnings.showwarning` of a command.
 
     Parameters
@@ -134,7 +134,7 @@ def close_output(file: TextIO) -> None:
     os.close(null)
 
 
-def print_json(record: Mapping[str, Any]) -> None:
+def print_json(record: Mapping[str, object]) -> None:
     """Print an object of JSON as one line; NaN and infinity, which JSON does not know, are null.
 
     Parameters
@@ -146,7 +146,7 @@ def print_json(record: Mapping[str, Any]) -> None:
     print_line("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(n): _to_json(v) for n, v in value.items()}
     if isinstance(value, np.ndarray | np.generic):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from onnx import ModelProto
 
@@ -13,6 +12,7 @@ from ortpartial.kits import TARGETS, TrainingKit, write_kit
 from ortpartial.model import read, write
 from ortpartial.training_info import TrainingSession
 
+from .argument_types import Commands
 from .console import print_json, print_line
 from .options import (
     add_command,
@@ -42,7 +42,7 @@ export model.onnx --kit -o kit --target web --batch-size 32
 """
 
 
-def add_export_command(commands: Any) -> None:
+def add_export_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

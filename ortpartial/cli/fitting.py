@@ -13,6 +13,7 @@ from typing import Any
 from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
 from ortpartial.exceptions import SettingError
 
+from .argument_types import OptionGroup
 from .console import print_error, print_json, print_line
 from .options import add_force_option, add_json_option
 
@@ -26,7 +27,7 @@ _PERIOD = 60
 LOSSES = ("loss", "validation_loss")
 
 
-def add_fitting_options(output: Any) -> None:
+def add_fitting_options(output: OptionGroup) -> None:
     """Add the options of checkpoints, and of what is printed."""
     output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
                         help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
@@ -69,7 +70,7 @@ def has_bar(args: argparse.Namespace) -> bool:
     return sys.stderr.isatty() and not args.quiet
 
 
-def make_callbacks(args: argparse.Namespace, folder: Path, *others: Any) -> list[Any]:
+def make_callbacks(args: argparse.Namespace, folder: Path, *others: object) -> list[Any]:
     """What prints epochs, others, and what writes checkpoints."""
     shown = [] if args.quiet or (has_bar(args) and not args.json) else [_print_json if args.json else _print_line]
     every = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
@@ -87,7 +88,7 @@ def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
     print_json({"event": "epoch", **optimizer.training_view().losses})
 
 
-def format_losses(record: Mapping[str, Any]) -> str:
+def format_losses(record: Mapping[str, object]) -> str:
     """The losses of an epoch in words."""
     return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in LOSSES if n in record)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from ortpartial.autodiff import gradient_model
 from ortpartial.model import write
 
+from .argument_types import Commands
 from .console import print_json, print_line
 from .options import add_command, add_json_option, add_output_option, add_reading_options, load_model
 
@@ -23,7 +23,7 @@ gradient model.onnx -o by_x.onnx --wrt x --cotangents ones
 """
 
 
-def add_gradient_command(commands: Any) -> None:
+def add_gradient_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters

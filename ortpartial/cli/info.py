@@ -12,9 +12,11 @@ from importlib.metadata import distributions
 from math import prod
 from typing import Any
 
+from ortpartial.annotations import Json
 from ortpartial.autodiff import grad, gradient_support, nodes_between, resolve_weights
+from ortpartial.checks import check_count
 from ortpartial.estimator import explain_output
-from ortpartial.exceptions import ModelError, NoGradientError, SettingError
+from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph import Node, Value, count_flops, drop_straight_through, topological, walk_nodes
 from ortpartial.learning import BaseLearningRate, SquareLearningLoss
 from ortpartial.model import (
@@ -33,8 +35,9 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
+from .argument_types import Commands
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, check_count, load_model
+from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .pieces import parse_rate
 from .timing import RandomRows, parse_sizes, time_steps
 
@@ -88,7 +91,7 @@ class Report:
         return {n: v.array.size for n, v in self.model.initializers.items() if v.is_float and v.array is not None}
 
 
-def add_info_command(commands: Any) -> None:
+def add_info_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -112,9 +115,9 @@ def add_info_command(commands: Any) -> None:
 
 def run_info(args: argparse.Namespace) -> int:
     """Print a model: its inputs, outputs, initializers and operators, and the reasons against training."""
-    check_count("batch_size", args.batch_size)
-    if args.depth is not None and args.depth < 1:
-        raise SettingError(f"--depth is a whole number of at least 1, not {args.depth}.")
+    check_count("--batch-size", args.batch_size)
+    if args.depth is not None:
+        check_count("--depth", args.depth)
     rate, sizes = parse_rate(args.rate), parse_sizes(args.size)
     report = _examine(args, sizes)
     cost = {} if report.blockers else _estimate(report, rate, args.batch_size, sizes)
@@ -148,7 +151,7 @@ def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
     return Report(model, outputs, weights, blockers, refusals, descriptions)
 
 
-def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _estimate(report: Report, rate: BaseLearningRate, batch_size: int, sizes: Mapping[str, int]) -> Json:
     """The operations of a forward pass and the bytes of a step of so many rows."""
     model, weights = report.model, report.weights
     losses = dict.fromkeys(report.outputs, SquareLearningLoss())
@@ -189,9 +192,9 @@ def _list_engines(report: Report) -> dict[str, str]:
     return {"epoch": missing, "step": missing, "agent": agent}
 
 
-def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
+def _to_record(report: Report, cost: Mapping[str, object]) -> Json:
     """The report as an object of JSON."""
-    def describe(v: Value) -> dict[str, Any]:
+    def describe(v: Value) -> Json:
         return {"dtype": str(v.dtype) if v.type.HasField("tensor_type") else None, "shape": v.shape}
 
     model = report.model
@@ -207,7 +210,7 @@ def _to_record(report: Report, cost: Mapping[str, Any]) -> dict[str, Any]:
             "not_by_the_agent": report.refusals, "blockers": report.blockers, "cost": cost}
 
 
-def _print(report: Report, cost: Mapping[str, Any], args: argparse.Namespace) -> None:
+def _print(report: Report, cost: Mapping[str, object], args: argparse.Namespace) -> None:
     """Print a report for people."""
     model, sizes = report.model, report.sizes
     for line in _format_tensors(model):
@@ -282,7 +285,8 @@ def _format_tensors(model: Model) -> Iterator[str]:
 
 def _format_initializers(report: Report, depth: int | None) -> Iterator[str]:
     """The lines of a tree of initializers: which are trained, and why the others are not."""
-    model, places, modules = report.model, place_initializers(report.model), count_modules(report.model)
+    model, graph = report.model, report.model.proto.graph
+    places, modules = place_initializers(graph, model.main_names), count_modules(graph, model.initializers)
     leaves, small = [], 0
     for n, v in model.initializers.items():
         size = model.arrays[n].size

@@ -24,12 +24,12 @@ class Interruption:
             self._former = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def _handle(self, *_: Any) -> None:
+    def _handle(self, *_: object) -> None:
         self.is_requested = True
         if self.is_raised:
             self.is_raised = False
             raise KeyboardInterrupt
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)

@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from onnx import ModelProto
 
 from ortpartial.adapters import add_dora, add_ia3, add_lora, remove_adapter, save_adapter
+from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, PaddedBatches
 from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 from ortpartial.learning import NextTokenLearningLoss
 from ortpartial.model import read, read_adapter, write_files
 from ortpartial.runtime import check_adapter_files
 
+from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
@@ -32,7 +33,7 @@ from .fitting import (
     remove_checkpoints,
 )
 from .interruption import Interruption
-from .options import add_command, check_count, check_output
+from .options import add_command, check_output
 from .pieces import parse_clipping, parse_rate
 from .texts import Row, TextReader, read_texts
 
@@ -68,7 +69,7 @@ lora base/model.onnx data.jsonl --target attention \\
 """
 
 
-def add_lora_command(commands: Any) -> None:
+def add_lora_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -156,7 +157,7 @@ def _check_options(args: argparse.Namespace) -> None:
             raise SettingError(f"--output and --base are both {str(args.base)!r}; give the base a name of its own.")
     for name in ("epochs", "batch_size", "accumulate", "max_length"):
         if getattr(args, name) is not None:
-            check_count(name, getattr(args, name))
+            check_count(f"--{name.replace('_', '-')}", getattr(args, name))
 
 
 def _read_rows(args: argparse.Namespace) -> list[Row]:

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ortpartial.exceptions import SettingError
 from ortpartial.model import Model, load
 
+from .argument_types import Commands, OptionGroup
+
 __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_reading_options", "add_weights_options", "check_count", "check_output", "load_model"]
+           "add_reading_options", "add_weights_options", "check_output", "load_model"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -31,7 +32,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {self._format_args(action, action.dest.upper())}"
 
 
-def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, *,
+def add_command(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], summary: str, *,
                 usage: str = "", description: str = "", examples: str = "", model: str = "path of an ONNX model"
                 ) -> argparse.ArgumentParser:
     """Add a command to the program.
@@ -71,7 +72,7 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], in
     return command
 
 
-def add_weights_options(command: Any) -> None:
+def add_weights_options(command: OptionGroup) -> None:
     """Add `--weights` and `--freeze`."""
     command.add_argument("--weights", nargs="+", metavar="NAME",
                          help="weights to train, by name or pattern; default: all that can be")
@@ -79,23 +80,23 @@ def add_weights_options(command: Any) -> None:
                          help="weights that are not trained, by name or pattern")
 
 
-def add_output_option(command: Any) -> None:
+def add_output_option(command: OptionGroup) -> None:
     """Add `--output` of a model."""
     command.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                          help="path of the model to write")
 
 
-def add_force_option(command: Any) -> None:
+def add_force_option(command: OptionGroup) -> None:
     """Add `--force`."""
     command.add_argument("--force", action="store_true", help="overwrite a file that is there")
 
 
-def add_json_option(command: Any, what: str = "print one line of JSON") -> None:
+def add_json_option(command: OptionGroup, what: str = "print one line of JSON") -> None:
     """Add `--json`."""
     command.add_argument("--json", action="store_true", help=what)
 
 
-def add_reading_options(command: Any) -> None:
+def add_reading_options(command: OptionGroup) -> None:
     """Add the options that say how a model is read."""
     command.add_argument("--straight-through", action="store_true", default=None,
                          help="pass gradients through the rounding of a quantization")
@@ -109,7 +110,7 @@ def load_model(args: argparse.Namespace) -> Model:
     return load(args.model, straight_through=args.straight_through, ties=args.ties)
 
 
-def add_data_options(command: Any, target: bool = True) -> None:
+def add_data_options(command: OptionGroup, target: bool = True) -> None:
     """Add the data, and the options that say which column is what."""
     command.add_argument("data", type=Path, metavar="DATA",
                          help="rows: a .csv, .parquet or .arrow file with named columns, or an .npz file with arrays")
@@ -121,24 +122,6 @@ def add_data_options(command: Any, target: bool = True) -> None:
                          help="columns that form the input, by name or pattern; default: all others of numbers")
     if target:
         command.add_argument("--sample-weight", metavar="COLUMN", help="column of weights of the rows")
-
-
-def check_count(name: str, number: int) -> None:
-    """Refuse a number below 1.
-
-    Parameters
-    ----------
-    name : str
-        The option, as its attribute is called.
-    number : int
-        Its value.
-
-    Raises
-    ------
-    SettingError
-    """
-    if number < 1:
-        raise SettingError(f"--{name.replace('_', '-')} is a whole number of at least 1, not {number}.")
 
 
 def check_output(path: Path, force: bool, what: str) -> None:

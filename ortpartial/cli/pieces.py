@@ -264,7 +264,7 @@ def parse_averaging(word: str) -> WeightAverage:
     return _parse(word, "--average", resolve, ("decay",) if word.lower().startswith("ema") else ("start",))
 
 
-def _parse(word: str, option: str, resolve: Callable[[str], Any], positional: Sequence[str]) -> Any:
+def _parse(word: str, option: str, resolve: Callable[[str], object], positional: Sequence[str]) -> Any:
     """A piece by its name, with settings: the first ones may be without their names."""
     name, *parts = word.split(":")
     try:

@@ -13,6 +13,8 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
+from ortpartial.annotations import Data
+from ortpartial.checks import check_count
 from ortpartial.estimator import (
     OrtGradientForwardBackwardOptimizer,
     check_inputs,
@@ -28,9 +30,10 @@ from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 from ortpartial.training_info import TABLES, count_rows, write_table
 
+from .argument_types import Commands
 from .console import format_table, paint, print_json, print_line
 from .losses import choose_losses
-from .options import add_command, add_data_options, add_force_option, add_json_option, check_count, check_output
+from .options import add_command, add_data_options, add_force_option, add_json_option, check_output
 from .pieces import parse_losses
 from .roles import Roles, load_roles, read_columns
 
@@ -58,7 +61,7 @@ evaluate model.onnx data.csv --target y --loss absolute
 """
 
 
-def add_predict_command(commands: Any) -> None:
+def add_predict_command(commands: Commands) -> None:
     """Add `predict` to the program.
 
     Parameters
@@ -77,7 +80,7 @@ def add_predict_command(commands: Any) -> None:
     add_json_option(command, "print one line of JSON that says what was written")
 
 
-def add_evaluate_command(commands: Any) -> None:
+def add_evaluate_command(commands: Commands) -> None:
     """Add `evaluate` to the program.
 
     Parameters
@@ -107,7 +110,7 @@ def run_predict(args: argparse.Namespace) -> int:
             raise SettingError(f"{str(args.output)!r} is to end in {', '.join(TABLES)} or .npz.")
     if args.json and args.output is None:
         raise SettingError("With --json, predict says what it wrote; name a file with -o.")
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load(to_inference_mode(read(args.model)))
     inputs = find_inputs(model.outputs.values(), model.inputs)
     columns = read_columns(args.data)
@@ -134,7 +137,7 @@ def run_predict(args: argparse.Namespace) -> int:
     return 0
 
 
-def _predict(model: Model, X: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
+def _predict(model: Model, X: Mapping[str, object], size: int) -> dict[str, np.ndarray]:
     """The outputs by name, computed batch by batch; a model of a fixed size is given the last rows again."""
     outputs = list(model.outputs.values())
     inputs = find_inputs(outputs, model.inputs)
@@ -155,7 +158,7 @@ def _predict(model: Model, X: Mapping[str, Any], size: int) -> dict[str, np.ndar
     return {n: a.astype(str) if a.dtype == object else a for n, a in joined.items()}
 
 
-def _has_rows(array: Any, rows: int) -> bool:
+def _has_rows(array: object, rows: int) -> bool:
     """Whether an output is a prediction of every row."""
     return isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == rows
 
@@ -199,7 +202,7 @@ def _write_arrays(arrays: Mapping[str, np.ndarray], file: Any) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Print the loss and the metrics."""
-    check_count("batch_size", args.batch_size)
+    check_count("--batch-size", args.batch_size)
     model = load(args.model)
     stored = load_roles(model.proto)
     words = args.loss or stored.losses
@@ -224,9 +227,9 @@ def run_evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _split(data: tuple[Any, ...], rows: int, size: int) -> Iterator[tuple[Any, ...]]:
+def _split(data: tuple[Data, ...], rows: int, size: int) -> Iterator[tuple[Data, ...]]:
     """Batches of arrays, of tables, and of dicts of them."""
-    def take(part: Any, batch: slice) -> Any:
+    def take(part: Data, batch: slice) -> Data:
         return {n: a[batch] for n, a in part.items()} if isinstance(part, Mapping) else part[batch]
 
     for start in range(0, rows, size):

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import distributions
-from typing import Any
 
 import onnx
 
@@ -104,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 class _PrintVersions(argparse.Action):
     """Print the versions of ortpartial, onnx and every installed onnxruntime, none of which is imported."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         installed = {d.name: d.version for d in distributions() if d.name.startswith("onnxruntime")}
         package = sys.modules[__name__.partition(".")[0]]  # It stands above its rooms, which do not import it.
         print(f"ortpartial {package.__version__}\nonnx {onnx.__version__}")

@@ -6,7 +6,7 @@ A trained model stores the roles of the data it was trained on, so that `predict
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data, DTypeLike
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss
@@ -77,16 +78,21 @@ class Roles:
         left = [n for n in inputs if n not in features]
         if not left:
             return replace(self, features=features), []
-        taken = {*features, *self.target, self.weight}
-        names = match_columns(chosen, columns, path) if chosen else [
-            n for n, a in columns.items() if n not in taken and a.ndim]
-        texts = [n for n in names if columns[n].dtype.kind not in "biuf"]
-        names = names if chosen else [n for n in names if n not in texts]
+        names, texts = self._choose_columns(columns, chosen, features, path)
         if len(left) > 1:
             raise DataError(f"The model has the inputs {_list(inputs)}, and {str(path)!r} has no column {left[0]!r}; "
                             f"it has {_list(columns)}.")
         _check_features(left[0], inputs[left[0]], names, texts, columns, path)
         return replace(self, features={**features, left[0]: names}), [] if chosen else texts
+
+    def _choose_columns(self, columns: Columns, chosen: Sequence[str] | None, features: Collection[str], path: Path
+                        ) -> tuple[list[str], list[str]]:
+        """The chosen columns, or all others of numbers, and those of texts among the chosen or the others."""
+        taken = {*features, *self.target, self.weight}
+        names = match_columns(chosen, columns, path) if chosen else [
+            n for n, a in columns.items() if n not in taken and a.ndim]
+        texts = [n for n in names if columns[n].dtype.kind not in "biuf"]
+        return names if chosen else [n for n in names if n not in texts], texts
 
     def with_target(self, columns: Columns, chosen: Sequence[str] | None, path: Path) -> Roles:
         """The roles with the columns of the target: those chosen, or those that are called like one."""
@@ -127,9 +133,9 @@ class Roles:
                                 f"{type(loss).__name__} is for numbers; choose another --loss, such as cross_entropy.")
         return replace(self, labels=labels)
 
-    def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Any]:
+    def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Data]:
         """What feeds the inputs, by name: an array, or a table whose columns errors name."""
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Data] = {}
         for n, names in self.features.items():
             if len(names) > 1 or (columns[names[0]].ndim == 1 and names != [n]):
                 arrays[n] = Table({name: columns[name] for name in names})
@@ -138,7 +144,7 @@ class Roles:
                 arrays[n] = array[:, None] if shape is not None and len(shape) == 2 and array.ndim == 1 else array
         return arrays
 
-    def select_target(self, columns: Columns, path: Path) -> Any:
+    def select_target(self, columns: Columns, path: Path) -> Data:
         """The target as an array, or arrays by output where there are several."""
         arrays = {n: self._encode(n, columns[n], path) for n in self.target}
         if len(self.outputs) > 1:
@@ -186,7 +192,7 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.data.values())))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.stack(list(self.data.values()), axis=1).astype(dtype)
 
 
@@ -264,7 +270,7 @@ def _is_misnumbered(values: np.ndarray, classes: int) -> bool:
     return 0 < len(values) <= classes and not 0 <= values.min() <= values.max() < classes
 
 
-def _list(names: Iterable[Any]) -> str:
+def _list(names: Iterable[object]) -> str:
     """The first names."""
     names = list(names)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

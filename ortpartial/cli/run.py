@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -15,6 +15,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.model import write
 from ortpartial.training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
+from .argument_types import Commands
 from .console import print_json, print_line
 from .interruption import Interruption
 from .options import add_command, add_json_option, check_output
@@ -32,7 +33,7 @@ run training.onnx data.npz --validation 0.1 --dry-run
 """
 
 
-def add_run_command(commands: Any) -> None:
+def add_run_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -152,7 +153,7 @@ class _Display:
     def __enter__(self) -> _Display:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.line and not self.bar.disable:
             self.print(self.line, sys.stdout)
         self.bar.close()

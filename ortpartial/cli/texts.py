@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Json
 from ortpartial.exceptions import DataError, RuntimeMissingError
 from ortpartial.texts import parse_json
 
@@ -150,7 +151,7 @@ def _to_row(ids: Any, where: str, labels: Any = None) -> Row:
     return Row(*arrays)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """The object in a file of JSON; nothing where there is no such file, or another one."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
@@ -190,7 +191,7 @@ class TextReader:
             raise DataError(f"{str(path)!r} is no tokenizer: {e}.") from None
 
     @cached_property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> Json:
         """What the tokenizer's settings say of tokens, such as ``"eos_token"``."""
         config = read_json(self.folder / "tokenizer_config.json")
         return {n: v.get("content") if isinstance(v, dict) else v for n, v in config.items() if n.endswith("_token")}
@@ -251,7 +252,7 @@ class TextReader:
         tokens = np.array(ids, np.int64)
         return Row(tokens, np.where(np.array(counted, bool), tokens, _IGNORED))
 
-    def read_messages(self, messages: list[Any], where: str) -> Row:
+    def read_messages(self, messages: list[object], where: str) -> Row:
         """The tokens of a conversation, whose last message is counted.
 
         Parameters

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data, Settings
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import find_inputs
@@ -131,7 +131,7 @@ def _open(model: Model, outputs: Sequence[str]) -> Session:
     return Session(forward_graph(model, [], list(outputs), used_only=True), threads=None)
 
 
-def _repeat(run: Callable[[], Any], seconds: float) -> float:
+def _repeat(run: Callable[[], object], seconds: float) -> float:
     """The least time of a run, of those that fit into some seconds, after one that compiles."""
     run()
     times: list[float] = []
@@ -162,7 +162,7 @@ def time_forward(rows: RandomRows, seconds: float) -> float:
     return _repeat(lambda: session.run(feeds), seconds)
 
 
-def time_steps(rows: RandomRows, settings: Mapping[str, Any], seconds: float) -> tuple[float, str]:
+def time_steps(rows: RandomRows, settings: Settings, seconds: float) -> tuple[float, str]:
     """Measure how long a step takes, with all that `fit` does around it.
 
     Parameters
@@ -184,7 +184,7 @@ def time_steps(rows: RandomRows, settings: Mapping[str, Any], seconds: float) ->
     optimizer = OrtGradientForwardBackwardOptimizer(
         rows.model, learning_loss=dict(rows.losses), batch_size=rows.batch_size, shuffle=False, exc=False, **settings)
     X = rows.draw_inputs()
-    y: Any = rows.draw_targets(X)
+    y: Data = rows.draw_targets(X)
     first = _repeat(lambda: optimizer.partial_fit(X, y), 0)
     batches = max(1, min(rows.count_batches(), int(seconds / 4 / first)))
     if batches > 1:

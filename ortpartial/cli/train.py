@@ -12,12 +12,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ortpartial.annotations import Data, Json
+from ortpartial.checks import check_count
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.model import Model, write
 from ortpartial.plots import plot_losses, save_figure
 
+from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
     LOSSES,
@@ -37,7 +40,6 @@ from .options import (
     add_data_options,
     add_reading_options,
     add_weights_options,
-    check_count,
     check_output,
     load_model,
 )
@@ -68,7 +70,7 @@ train classifier.onnx animals.csv --target kind \\
 """
 
 
-def add_train_command(commands: Any) -> None:
+def add_train_command(commands: Commands) -> None:
     """Add the command to the program.
 
     Parameters
@@ -142,11 +144,11 @@ class Task:
     model: Model
     losses: Any
     roles: Roles
-    X: Mapping[str, Any]
-    y: Any
-    sample_weight: Any
-    X_val: Any
-    y_val: Any
+    X: Mapping[str, Data]
+    y: Data
+    sample_weight: Data
+    X_val: Data
+    y_val: Data
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -181,7 +183,7 @@ def _check_options(args: argparse.Namespace) -> None:
     """Refuse numbers out of range, and a picture that cannot be drawn, before any work is done."""
     for name in ("epochs", "batch_size", "accumulate", "early_stopping"):
         if getattr(args, name) is not None:
-            check_count(name, getattr(args, name))
+            check_count(f"--{name.replace('_', '-')}", getattr(args, name))
     if args.early_stopping and args.validation is None:
         raise SettingError("--early-stopping looks at the validation loss; set rows apart, as --validation 0.1.")
     if args.plot is None:
@@ -219,7 +221,7 @@ def _read_task(args: argparse.Namespace) -> Task:
                 roles.select_weight(columns, args.data), X_val, y_val)
 
 
-def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tuple[Any, Any]:
+def _read_validation(args: argparse.Namespace, roles: Roles, model: Model) -> tuple[Data, Data]:
     """The share of the rows to validate on, or the rows of a file."""
     if args.validation is None:
         return None, None
@@ -251,7 +253,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
 
 
-def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> dict[str, Any]:
+def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> Json:
     """The record of the epoch whose weights are written: the last one, or the one that early stopping has found."""
     best = next((c.best_epoch_ for c in optimizer.callbacks if isinstance(c, EarlyStopping)), None)
     return next((record for record in optimizer.history_ if record["epoch"] == best), optimizer.history_[-1])

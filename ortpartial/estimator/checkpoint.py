@@ -256,11 +256,7 @@ def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[name] = value.astype(value.dtype.newbyteorder("="), copy=False)
         return {"$array": name}
     if isinstance(value, Mapping):
-        if all(isinstance(n, str) and not n.startswith("$") for n in value):
-            return {n: encode(v, f"{name}/{n}".lstrip("/"), arrays) for n, v in value.items()}
-        pairs = [(encode(n, f"{name}/{i}.key", arrays), encode(v, f"{name}/{i}", arrays))
-                 for i, (n, v) in enumerate(value.items())]
-        return {"$dict": pairs}
+        return _encode_mapping(value, name, arrays)
     if isinstance(value, (list, tuple)):
         elements = [encode(v, f"{name}/{i}", arrays) for i, v in enumerate(value)]
         return elements if isinstance(value, list) else {"$tuple": elements}
@@ -272,6 +268,15 @@ def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return value
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     raise SettingError(f"What is saved is arrays, numbers, texts, and lists and dicts of them; {name!r} is {kind}.")
+
+
+def _encode_mapping(value: Mapping[Any, Any], name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Write a dict, of any keys, as JSON has it."""
+    if all(isinstance(n, str) and not n.startswith("$") for n in value):
+        return {n: encode(v, f"{name}/{n}".lstrip("/"), arrays) for n, v in value.items()}
+    pairs = [(encode(n, f"{name}/{i}.key", arrays), encode(v, f"{name}/{i}", arrays))
+             for i, (n, v) in enumerate(value.items())]
+    return {"$dict": pairs}
 
 
 def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> dict[str, Any]:

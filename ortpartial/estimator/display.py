@@ -133,7 +133,8 @@ def to_html(optimizer: Any, changed: Mapping[str, str]) -> str:
 
 def _list_leaves(spec: TrainingSpec) -> Iterator[Leaf]:
     """The initializers of real numbers, and why those that are frozen are not trained."""
-    places, reasons = place_initializers(spec.model), explain_untrained(spec.model, spec.weights, list(spec.losses))
+    places = place_initializers(spec.model.proto.graph, spec.model.main_names)
+    reasons = explain_untrained(spec.model, spec.weights, list(spec.losses))
     for n, v in spec.model.initializers.items():
         if v.is_float:
             yield Leaf(places[n], v.type_name, spec.model.arrays[n].size, n in spec.weights, reasons.get(n, ""))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ortpartial.execution import FitTasks
 
 from .changes import WEIGHTS
-
-if TYPE_CHECKING:
-    from .optimizer import OrtGradientForwardBackwardOptimizer as Optimizer
+from .training import Training
 
 __all__ = ["make_tasks"]
 
 #: Settings that the processes of a distributed training share: a callback may change them.
 _SHARED = ("learning_rate", "learning_penalty", "gradient_clipping", "averaging", "use_average", "max_iter",
            "batch_size", "shuffle", "validation_every")
+
+
+class Optimizer(Protocol):
+    """What an optimizer has that its processes share."""
+
+    training: Training
+
+    def set_params(self, **params: Any) -> Any: ...
 
 
 class _SharedSettings:

@@ -193,13 +193,8 @@ class DataAdapter:
         Where its sizes have the names of sizes of the inputs, inputs of the same sizes are run once.
         """
         shape = self.spec.outputs[output].shape
-        if shape is not None and all(isinstance(d, int) for d in shape[1:]):
-            return shape
-        if (tokens := self._computed.tokens) and shape is not None:
-            # A language model is large: it is not run for what follows from its tokens.
-            sizes = dict(zip(self.inputs[tokens].shape or (), inputs[tokens].shape, strict=True))
-            if all(isinstance(d, int) or (d in sizes and d is not None) for d in shape[1:]):
-                return [sizes.get(d, d) for d in shape]
+        if shape is not None and (declared := self._fill_sizes(shape, inputs)) is not None:
+            return declared
         key = output, tuple([a.shape[1:] for a in inputs.values()])
         if (known := self._shapes.get(key)) is not None:
             return known
@@ -210,6 +205,18 @@ class DataAdapter:
                 isinstance(d, int) or d in names for d in shape[1:]):
             self._shapes[key] = ran
         return ran
+
+    def _fill_sizes(self, shape: Sequence[int | str | None], inputs: Mapping[str, np.ndarray]
+                    ) -> Sequence[int | str | None] | None:
+        """A declared shape, with the sizes of the tokens of a language model, which is large and not run for them; None
+        if that leaves one open."""
+        if all(isinstance(d, int) for d in shape[1:]):
+            return shape
+        if not (tokens := self._computed.tokens):
+            return None
+        sizes = dict(zip(self.inputs[tokens].shape or (), inputs[tokens].shape, strict=True))
+        is_known = all(isinstance(d, int) or (d in sizes and d is not None) for d in shape[1:])
+        return [sizes.get(d, d) for d in shape] if is_known else None
 
     def _infer_shape(self, output: str, inputs: Mapping[str, np.ndarray]) -> Sequence[int] | None:
         """The shape of an output of a big model, which is run at a greater cost, as far as inference finds it."""
@@ -228,34 +235,54 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
         return data.astype(dtype)  # type: ignore[return-value]
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
+    if table := list_columns(data):
+        return _stack_columns(table, dtype, what, counts, nullable)
+    array = _read_array(data, what)
+    if dtype.kind == "O" and array.dtype.kind in "OU":
+        return _check_text(array, what)
+    if array.dtype == object:
+        array = _convert_objects(array, dtype, what)
+    if array.dtype.kind not in "biuf" and array.dtype != dtype:
+        raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected{hint_encoding(data, what)}.")
+    _check_numbers(array, dtype, what, counts, nullable)
+    with np.errstate(over="ignore"):
+        cast = np.asarray(array, dtype=dtype, order="C")
+    if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast, nullable):
+        raise DataError(f"{what} holds numbers too large for {dtype}.")
+    return cast
+
+
+def _read_array(data: Any, what: str) -> np.ndarray:
+    """Data as numpy reads them: also a tensor of torch, which may have a gradient or a device."""
     if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
         raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
                         f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
-    if table := list_columns(data):
-        return _stack_columns(table, dtype, what, counts, nullable)
-    if hasattr(data, "detach") and hasattr(data, "cpu"):  # A tensor of torch, which may have a gradient or a device.
+    if hasattr(data, "detach") and hasattr(data, "cpu"):
         data = data.detach().cpu()
     try:
-        array = np.asarray(data)
+        return np.asarray(data)
     except (TypeError, ValueError) as e:
         lengths = {len(row) for row in data if hasattr(row, "__len__")}
         if len(lengths) > 1:
             raise DataError(f"{what} has rows of {min(lengths)} to {max(lengths)} elements, where all were expected to "
                             f"have as many; pad them, as pad_rows does with tokens.") from None
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
-    if dtype.kind == "O" and array.dtype.kind in "OU":
-        return _check_text(array, what)
-    if array.dtype == object:
-        try:
-            array = to_dtype(array, dtype, what)
-        except DataError:
-            wrong = next((v for v in array.flat if not isinstance(v, Number)), None)
-            if wrong is None:
-                raise
-            raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected"
-                            f"{hint_encoding(wrong, what)}.") from None
-    if array.dtype.kind not in "biuf" and array.dtype != dtype:
-        raise DataError(f"{what} has dtype {array.dtype}, where {dtype} was expected{hint_encoding(data, what)}.")
+
+
+def _convert_objects(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    """An array of Python's numbers as one of a dtype."""
+    try:
+        return to_dtype(array, dtype, what)
+    except DataError:
+        wrong = next((v for v in array.flat if not isinstance(v, Number)), None)
+        if wrong is None:
+            raise
+        raise DataError(f"{what} holds {type(wrong).__name__}, where {dtype} was expected"
+                        f"{hint_encoding(wrong, what)}.") from None
+
+
+def _check_numbers(array: np.ndarray, dtype: np.dtype, what: str, counts: bool, nullable: bool) -> None:
+    """Refuse an array whose numbers a dtype cannot hold, or are not to be there."""
     if array.dtype.kind == "f" and not _is_finite(array, nullable):
         unwanted = "infinity" if nullable else "NaN or infinity"
         raise DataError(f"{what} contains {unwanted}; impute or drop those rows.")
@@ -265,11 +292,6 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
         quantity = " a fraction," in misfit and what.startswith("y")
         hint = "; quantities are for another loss, such as 'square_error'" if quantity else ""
         raise DataError(f"{what} {misfit}{hint}.")
-    with np.errstate(over="ignore"):
-        cast = np.asarray(array, dtype=dtype, order="C")
-    if cast is not array and dtype.kind == "f" and array.dtype.kind in "fiu" and not _is_finite(cast, nullable):
-        raise DataError(f"{what} holds numbers too large for {dtype}.")
-    return cast
 
 
 def _check_text(array: np.ndarray, what: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The CUDA graph engine: a device records a step once and replays it without the host."""
+"""The CUDA graph engine, which is experimental: a device records a step once and replays it without the host."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import RANDOM, build, op, rewrite, variable
+from ortpartial.logs import logger
 from ortpartial.runtime import Buffer, Device, Session, session_options
 
 from .epoch_engine import EpochEngine
@@ -71,6 +72,8 @@ class CudaGraphEngine(EpochEngine):
     before it records it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
     the epochs are those of `EpochEngine`, and `reason` says why.
 
+    Experimental: the tests run it on a stand-in for a GPU, and it has not run on a GPU yet.
+
     Parameters
     ----------
     source : StepSource
@@ -81,6 +84,7 @@ class CudaGraphEngine(EpochEngine):
 
     def __init__(self, source: StepSource):
         super().__init__(source)
+        logger.warning("the CUDA graph engine is experimental: no GPU has run it yet; engine='epoch' does without it")
         self._resident: _Resident | None = None
         self._refused = False
 

@@ -15,9 +15,10 @@ from .batches import is_batches
 from .place import Place
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from .door import Door
+    from .fit_settings import FitSettings
 
-__all__ = ["FitData", "check_batches", "read_data"]
+__all__ = ["DataReader", "FitData"]
 
 
 @dataclass(frozen=True)
@@ -45,117 +46,124 @@ class FitData:
         """The number of steps of an epoch, if it is known."""
         if self.batches is None:
             return -(-len(self.rows) // batch_size)
-        return len(self.batches) if hasattr(self.batches, "__len__") else None
+        return len(self.batches) if hasattr(self.batches, "__len__") else None  # type: ignore[arg-type]
 
 
-def read_data(loop: Loop, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, place: Place) -> FitData:
-    """Check and convert the data of a fit.
+@dataclass(frozen=True)
+class DataReader:
+    """Checks and converts the data of a fit.
 
-    Parameters
+    Attributes
     ----------
-    loop : Loop
-        The loop, whose door converts them.
-    X, y, sample_weight : object
-        Rows; without `y`, X gives batches.
-    X_val, y_val : object
-        The rows or batches that validate; a number as `X_val` is a share of the rows, which are not trained.
-    place : Place
-        Where the fit is; it remembers the random state from which the share was drawn.
-
-    Returns
-    -------
-    FitData
-
-    Raises
-    ------
-    DataError
-        They do not fit the door or each other.
+    door : Door
+        Converts them.
+    settings : FitSettings
+        Those of the fit.
+    is_distributed : bool
+        Whether several processes train, each of which is given all the rows.
     """
-    batches = check_batches(loop, X) if y is None else None
-    if sample_weight is not None and X_val is not None and y_val is None and not isinstance(X_val, Real):
-        raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
-                        "fit(X, y, X_val=..., y_val=...).")
-    arrays, count = ({}, 0) if batches is not None else loop.to_arrays(X, y, sample_weight)
-    loop.door.check_counts(arrays)
-    rows, validation = _hold_out(loop, arrays, count, X_val, y_val, place)
-    return FitData(arrays, rows, batches, validation)
 
+    door: Door
+    settings: FitSettings
+    is_distributed: bool = False
 
-def check_batches(loop: Loop, X: Any, epochs: int | None = None) -> Iterable[Any]:
-    """Check that X can be iterated over in every epoch.
+    def read(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, place: Place, rng: np.random.Generator
+             ) -> FitData:
+        """Check and convert the data of a fit.
 
-    Parameters
-    ----------
-    loop : Loop
-        The loop.
-    X : object
-        What gives the batches.
-    epochs : int, optional
-        How often; by default as the settings say.
+        Parameters
+        ----------
+        X, y, sample_weight : object
+            Rows; without `y`, X gives batches.
+        X_val, y_val : object
+            The rows or batches that validate; a number as `X_val` is a share of the rows, which are not trained.
+        place : Place
+            Where the fit is; it remembers the random state from which the share was drawn.
+        rng : numpy.random.Generator
+            That of the loop, of which a share is drawn like one that a fit goes on with.
 
-    Returns
-    -------
-    iterable
+        Returns
+        -------
+        FitData
 
-    Raises
-    ------
-    DataError
-        It cannot, or it is rows.
-    """
-    if isinstance(X, tuple) and len(X) in (2, 3) and all(hasattr(a, "__array__") for a in X):
-        raise DataError(f"X is a tuple of {len(X)} arrays; give them as arguments of their own: fit(X, y).")
-    if not is_batches(X) and not isinstance(X, (tuple, list)):
-        raise DataError(f"{loop.door.target} is missing; without it, X is to give batches (X, y), one after the "
-                        f"other, as PaddedBatches does of rows of token ids.")
-    if iter(X) is X and (epochs or loop.settings.max_iter) > 1:
-        raise DataError(f"X gives its batches once, and max_iter is {loop.settings.max_iter}: give what can be "
-                        f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
-    if loop.engine.is_distributed:
-        raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
-    return X  # type: ignore[no-any-return]
+        Raises
+        ------
+        DataError
+            They do not fit the door or each other.
+        """
+        batches = self.check_batches(X) if y is None else None
+        if sample_weight is not None and X_val is not None and y_val is None and not isinstance(X_val, Real):
+            raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
+                            "fit(X, y, X_val=..., y_val=...).")
+        arrays, count = ({}, 0) if batches is not None else self.to_arrays(X, y, sample_weight)
+        self.door.check_counts(arrays)
+        rows, validation = self._hold_out(arrays, count, X_val, y_val, place, rng)
+        return FitData(arrays, rows, batches, validation)
 
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays that steps read, and their number of rows."""
+        return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
 
-def _hold_out(loop: Loop, arrays: Mapping[str, np.ndarray], count: int, X_val: Any, y_val: Any, place: Place
-              ) -> tuple[np.ndarray, Iterable[Any] | None]:
-    """The rows to train on, and the batches to validate on, if any."""
-    rows = np.arange(count)
-    if X_val is None:
+    def check_batches(self, X: Any, epochs: int | None = None) -> Iterable[Any]:
+        """Check that X can be iterated over in so many epochs, by default as the settings say.
+
+        Raises
+        ------
+        DataError
+            It cannot, or it is rows.
+        """
+        if isinstance(X, tuple) and len(X) in (2, 3) and all(hasattr(a, "__array__") for a in X):
+            raise DataError(f"X is a tuple of {len(X)} arrays; give them as arguments of their own: fit(X, y).")
+        if not is_batches(X) and not isinstance(X, (tuple, list)):
+            raise DataError(f"{self.door.target} is missing; without it, X is to give batches (X, y), one after the "
+                            f"other, as PaddedBatches does of rows of token ids.")
+        if iter(X) is X and (epochs or self.settings.max_iter) > 1:
+            raise DataError(f"X gives its batches once, and max_iter is {self.settings.max_iter}: give what can be "
+                            f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
+        if self.is_distributed:
+            raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
+        return X
+
+    def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Any, y_val: Any, place: Place,
+                  rng: np.random.Generator) -> tuple[np.ndarray, Iterable[Any] | None]:
+        """The rows to train on, and the batches to validate on, if any."""
+        rows = np.arange(count)
+        if X_val is None:
+            if y_val is not None:
+                raise DataError("X_val and y_val belong together; X_val is missing.")
+            return rows, None
+        if isinstance(X_val, Real):
+            held_out = self._draw_rows(X_val, y_val, count, place, rng)
+            return np.setdiff1d(rows, held_out), [self.door.to_batch({n: a[held_out] for n, a in arrays.items()})]
+        X_val, y_val, _ = self.door.unpack(X_val, y_val, None)
         if y_val is not None:
-            raise DataError("X_val and y_val belong together; X_val is missing.")
-        return rows, None
-    if isinstance(X_val, Real):
-        held_out = _draw_rows(loop, X_val, y_val, count, place)
-        return np.setdiff1d(rows, held_out), [loop.door.to_batch({n: a[held_out] for n, a in arrays.items()})]
-    X_val, y_val, _ = loop.door.unpack(X_val, y_val, None)
-    if y_val is not None:
-        # An error is better now than after the first epochs.
-        try:
-            loop.door.check_counts(loop.to_arrays(X_val, y_val, None)[0])
-        except DataError as e:
-            raise DataError(f"The validation data do not fit: {e}") from None
-        return rows, [(X_val, y_val, None)]
-    if not is_batches(X_val):
-        raise DataError("X_val and y_val belong together; y_val is missing.")
-    if iter(X_val) is X_val and loop.settings.max_iter > 1:
-        raise DataError("X_val gives its batches once; give what can be iterated over again.")
-    return rows, X_val
+            # An error is better now than after the first epochs.
+            try:
+                self.door.check_counts(self.to_arrays(X_val, y_val, None)[0])
+            except DataError as e:
+                raise DataError(f"The validation data do not fit: {e}") from None
+            return rows, [(X_val, y_val, None)]
+        if not is_batches(X_val):
+            raise DataError("X_val and y_val belong together; y_val is missing.")
+        if iter(X_val) is X_val and self.settings.max_iter > 1:
+            raise DataError("X_val gives its batches once; give what can be iterated over again.")
+        return rows, X_val
 
-
-def _draw_rows(loop: Loop, share: Any, y_val: Any, count: int, place: Place) -> np.ndarray:
-    """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
-    seed = loop.settings.random_state
-    if not 0 < share < 1 or y_val is not None:
-        raise DataError(f"X_val is {share!r}; give data and y_val, or alone a share of the rows between 0 and 1.")
-    if not count:
-        raise DataError("X gives batches; X_val cannot be a share of them, give other ones.")
-    if loop.engine.is_distributed and seed is None:
-        raise DataError("X_val is a share of the rows, the same ones in every process; set random_state.")
-    size = max(1, round(share * count))
-    if size >= count:
-        raise DataError(f"X_val={share!r} of {count} rows leaves none to train on.")
-    rng = np.random.default_rng(seed)
-    if place.held_out is not None:  # The fit goes on, whose generator is further by now.
-        rng = np.random.Generator(type(loop.rng.bit_generator)())
-        rng.bit_generator.state = place.held_out
-    place.held_out = rng.bit_generator.state
-    return np.sort(rng.permutation(count)[:size])
+    def _draw_rows(self, share: Any, y_val: Any, count: int, place: Place, rng: np.random.Generator) -> np.ndarray:
+        """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
+        seed = self.settings.random_state
+        if not 0 < share < 1 or y_val is not None:
+            raise DataError(f"X_val is {share!r}; give data and y_val, or alone a share of the rows between 0 and 1.")
+        if not count:
+            raise DataError("X gives batches; X_val cannot be a share of them, give other ones.")
+        if self.is_distributed and seed is None:
+            raise DataError("X_val is a share of the rows, the same ones in every process; set random_state.")
+        size = max(1, round(share * count))
+        if size >= count:
+            raise DataError(f"X_val={share!r} of {count} rows leaves none to train on.")
+        drawn = np.random.default_rng(seed)
+        if place.held_out is not None:  # The fit goes on, whose generator is further by now.
+            drawn = np.random.Generator(type(rng.bit_generator)())
+            drawn.bit_generator.state = place.held_out
+        place.held_out = drawn.bit_generator.state
+        return np.sort(drawn.permutation(count)[:size])

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError
-from ortpartial.graph import Node, Value, find_inputs, rewrite, variable
+from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topological, variable
 from ortpartial.learning import descend
-from ortpartial.model import Model, specialize
+from ortpartial.model import Model, load, specialize
 from ortpartial.rewrites import rewrite_model, rewrite_step
 from ortpartial.runtime import Buffer, Device, choose_threads
 
@@ -31,10 +32,13 @@ class GraphPart:
         Its inputs are data and state, its outputs results and the state after it.
     updates : dict of str to str
         By state, the output that is its next value.
+    sizes : dict of str to sequence of int
+        The shapes of data, where the values of the model have others.
     """
 
     model: Model
     updates: Mapping[str, str]
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def results(self) -> dict[str, Value]:
@@ -42,17 +46,31 @@ class GraphPart:
         bound = set(self.updates.values())
         return {n: v for n, v in self.model.outputs.items() if n not in bound}
 
+    @classmethod
+    def from_values(cls, inputs: Mapping[str, Value], outputs: Mapping[str, Value], updates: Mapping[str, str]
+                    ) -> GraphPart:
+        """A part whose values exist, without a model around them."""
+        if any(node.bodies for node in topological(list(outputs.values()))):
+            # Sizes decide which branches are taken and what loops carry.
+            return cls(load(build(inputs, outputs, name="step"), ties="file"), updates)
+        values = {v.hint: v for v in inputs.values()} | dict(outputs)
+        return cls(Model(ModelProto(), inputs, outputs, {}, {}, values), updates)
+
     def for_shapes(self, shapes: Mapping[str, Sequence[int]]) -> GraphPart:
         """The same part for data of these shapes alone."""
         batch = {n: s for n, s in shapes.items() if n in self.model.inputs}
-        return replace(self, model=specialize(self.model, batch=batch))
+        if self.model.graph is not None:
+            return replace(self, model=specialize(self.model, batch=batch))
+        return replace(self, sizes=batch)
 
     def compose(self, names: StepNames, results: Collection[str] | None = None) -> Step:
         """The part as it is run, with some of its results, or all."""
         outputs = {n: v for n, v in self.results.items() if results is None or n in results}
         outputs |= {names.new(key): self.model.outputs[value] for key, value in self.updates.items()}
-        outputs = rewrite_step(_write_descent(rewrite_model(replace(self.model, outputs=outputs)).outputs))
-        inputs = find_inputs(list(outputs.values()), self.model.inputs)
+        new = {n: variable(n, self.model.inputs[n].dtype, shape) for n, shape in self.sizes.items()}
+        model = rewrite_model(replace(self.model, outputs=outputs), inputs=new)
+        outputs = rewrite_step(_write_descent(model.outputs))
+        inputs = find_inputs(list(outputs.values()), model.inputs)
         unread = {n: self.model.outputs[value] for n, value in self.updates.items() if n not in inputs}
         return Step(inputs | {n: variable(n, v.dtype, v.shape) for n, v in unread.items()}, outputs, names)
 
@@ -80,6 +98,10 @@ class GraphSource(StepSource):
     exchanges : dict of str to callable
         By state, what is called with the `Buffer` of its new value before the next part reads it: processes that train
         together add theirs up.
+    weights : tuple of str
+        The state that has to stay finite.
+    row_weights : str, optional
+        The data by which rows count in the mean of an epoch.
     """
 
     parts: tuple[GraphPart, ...]
@@ -90,6 +112,8 @@ class GraphSource(StepSource):
     counter: str | None = None
     thread_count: int | None = None
     exchanges: Mapping[str, Callable[[Buffer], None]] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()
+    row_weights: str | None = None
 
     @property
     def _held(self) -> Arrays:
@@ -116,6 +140,11 @@ class GraphSource(StepSource):
     def first(self) -> Arrays:
         """The state that steps change."""
         return {n: a for n, a in self._held.items() if n in self._changed}
+
+    @property
+    def checked(self) -> Sequence[str]:
+        """The state that has to stay finite."""
+        return [n for n in self.weights if n in self._changed]
 
     @property
     def kept(self) -> Arrays:
@@ -162,6 +191,10 @@ class GraphSource(StepSource):
     def threads(self) -> int | None:
         """Number of threads of a step."""
         return self.thread_count or choose_threads([v for part in self.parts for v in part.model.outputs.values()])
+
+    def count_rows(self, data: Arrays) -> np.ndarray | None:
+        """By how much each row counts."""
+        return data.get(self.row_weights or "")
 
     def count_trained(self) -> int:
         """The number of elements of real numbers that steps change."""

@@ -16,7 +16,7 @@ import numpy as np
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
-from .fit_data import FitData, check_batches, read_data
+from .fit_data import DataReader, FitData
 from .interruption import interruptible
 from .mean import WeightedMean
 from .overrides import Overrides
@@ -96,7 +96,7 @@ class Loop:
         """
         place = former or Place()
         with interruptible(self, self.settings.timeout):
-            data = read_data(self, X, y, sample_weight, X_val, y_val, place)
+            data = self._reader.read(X, y, sample_weight, X_val, y_val, place, self.rng)
         if former is not None:
             check_rows(former, len(data.rows))
         elif not self.settings.warm_start:
@@ -123,52 +123,52 @@ class Loop:
 
         self.count_steps = count_steps
         while place.epoch < self.settings.max_iter and not place.is_stopped:
-            epoch = place.epoch + 1
             if overrides.on_epoch_begin is not None:
                 overrides.on_epoch_begin()
             told = tasks if tasks is not None and (self.settings.callbacks or tasks.is_followed) else None
             if told is not None:
                 told.begin_epoch(count_steps())
                 self.began = perf_counter()
-            progress.begin_epoch(epoch, self.settings.max_iter, count_steps, self.settings.verbose)
+            progress.begin_epoch(place.epoch + 1, self.settings.max_iter, count_steps, self.settings.verbose)
             seen = self.engine.iteration - place.batches
-            if divergence := (self._train_rows(data.arrays, data.rows, place, told)
-                              if data.batches is None and overrides.train_step is None else
-                              self._train_batches(data, place, told)):
+            if divergence := self._train_epoch(data, place, told):
                 return divergence
-            steps, place.epoch = self.engine.iteration - seen, epoch
-            if data.validation is not None and (epoch == self.settings.max_iter
-                                                or epoch % self.settings.validation_period == 0):
-                self._validate(data.validation)
-            else:
-                self._record()
-                if data.validation is None and self.engine.controls:
-                    self.door.watch(self.train_losses[-1])
+            steps, place.epoch = self.engine.iteration - seen, place.epoch + 1
+            self._validate(data.validation)
             progress.end_epoch(self.read_losses)
-            if overrides.on_epoch_end is not None and self.engine.broadcast(overrides.on_epoch_end() is True):
-                place.is_stopped, progress.ending = True, "stopped by on_epoch_end"
-                if told is not None:
-                    told.stopped_by = "on_epoch_end"
-            if told is not None and (told.end_epoch() or place.is_stopped):
-                progress.ending = f"stopped by {told.stopped_by}"
+            if by := self._end_epoch(told):
+                progress.ending = f"stopped by {by}"
         if tasks is not None:
             tasks.end_fit()
         return None
+
+    def _train_epoch(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
+        """Train on each row or batch once; return a message if the loss diverged."""
+        if data.batches is None and self.overrides.train_step is None:
+            return self._train_rows(data.arrays, data.rows, place, tasks)
+        return self._train_batches(data, place, tasks)
+
+    def _end_epoch(self, tasks: FitTasks | None) -> str | None:
+        """Tell that an epoch has ended; return who asks to stop."""
+        place, end = self.place, self.overrides.on_epoch_end
+        by = "on_epoch_end" if end is not None and self.engine.broadcast(end() is True) else None
+        place.is_stopped |= by is not None
+        if tasks is not None and (tasks.end_epoch() or place.is_stopped):
+            by = by or tasks.stopped_by
+        return by
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any, overrides: Overrides | None = None) -> None:
         """Train for one epoch, from the current state."""
         self.began = perf_counter()
         if y is None:
-            data = FitData({}, np.arange(0), check_batches(self, X, 1))
+            data = FitData({}, np.arange(0), self._reader.check_batches(X, 1))
         else:
             with interruptible(self, self.settings.timeout):
                 arrays, rows = self.to_arrays(X, y, sample_weight)
             data = FitData(arrays, np.arange(rows))
             self._begin(arrays)
         with self._training(overrides=overrides):
-            divergence = (self._train_rows(data.arrays, data.rows, Place())
-                          if data.batches is None and self.overrides.train_step is None else
-                          self._train_batches(data, Place()))
+            divergence = self._train_epoch(data, Place())
         if divergence:
             self._report(divergence, 6)  # the caller of the optimizer's method, which is decorated
         else:
@@ -198,7 +198,8 @@ class Loop:
     def _step(self, batch: Any) -> tuple[float, float]:
         """Take a step on a batch; return its loss, and by how much it counts in the mean of an epoch."""
         engine = self.engine  # A callback may have changed the rate.
-        arrays, rows = self.door.to_arrays(*(*batch, None)[:3], None)
+        X, y, sample_weight = (*batch, None)[:3]
+        arrays, rows = self.door.to_arrays(X, y, sample_weight, None)
         size = self.door.choose_size(rows)
         if self.settings.check:
             self._check_step(arrays, np.arange(size))
@@ -210,16 +211,23 @@ class Loop:
                 raise _Divergence(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
-    def _validate(self, batches: Iterable[Any]) -> None:
-        """Record the mean loss of validation data, and let a schedule see it."""
+    def _validate(self, batches: Iterable[Any] | None) -> None:
+        """Record the epoch, with the mean loss of validation data where it is due, and let a schedule see it."""
+        epoch, settings = self.place.epoch, self.settings
+        if batches is None or (epoch != settings.max_iter and epoch % settings.validation_period):
+            self._record()
+            if batches is None and self.engine.controls:
+                self.door.watch(self.train_losses[-1])
+            return
         if self.overrides.validation_step is None:
             result = self.door.validate(batches)
         else:
             result = _average(self.overrides.validation_step, self.door.read_batches(batches, with_target=False))
         means = result if isinstance(result, Mapping) else {"loss": result}
-        self.validation_losses.append(means["loss"])
+        loss = means.get("loss", next(iter(means.values()), 0.0))
+        self.validation_losses.append(loss)
         self._record(**{f"validation_{n}": mean for n, mean in means.items()})
-        self.door.watch(means["loss"])
+        self.door.watch(loss)
 
     @contextmanager
     def _training(self, place: Place | None = None, overrides: Overrides | None = None) -> Iterator[None]:
@@ -234,6 +242,10 @@ class Loop:
             self.thread, former, self.overrides = outer
             if self.thread is not None:
                 self.place = former
+
+    @property
+    def _reader(self) -> DataReader:
+        return DataReader(self.door, self.settings, self.engine.is_distributed)
 
     def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""

@@ -91,7 +91,7 @@ def select_for_device(engine: str, device: str | Device) -> tuple[type[StepRunne
     if engine == "auto" and where.is_provider:
         return StepEngine, "an execution provider compiles a step as a whole"
     if engine == "auto" and not where.is_cpu:
-        return CudaGraphEngine, "the device records a step once, and replays it without the host"
+        return CudaGraphEngine, "the device records a step once, and replays it without the host (experimental)"
     return selected
 
 

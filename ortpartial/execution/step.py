@@ -97,6 +97,8 @@ class StepSource(ABC):
     device: str | Device
     #: The names of loss, iteration and seed, and of new states.
     names: StepNames
+    #: The result whose mean is that of an epoch; None where a step returns several.
+    loss: str | None = None
     #: By state, what is called with its new value before the next part of a step reads it.
     exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
     #: Number of batches of an update of the weights.

@@ -15,9 +15,22 @@ from .hooks import call_hook, has_hooks
 from .task_context import TaskContext
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    import numpy as np
+
+    from .fit_settings import FitSettings
+    from .place import Place
+    from .runner import StepRunner
 
 __all__ = ["FitTasks", "Shared", "get_states", "set_states"]
+
+class Running(Protocol):
+    """What tasks read of a loop: see `Loop`."""
+
+    settings: FitSettings
+    engine: StepRunner
+    place: Place
+    rng: np.random.Generator
+
 
 class Shared(Protocol):
     """What the processes of a distributed training share, beside the weights: settings that a callback may change."""
@@ -65,7 +78,7 @@ class FitTasks:
         Who has asked to stop: ``"a callback"``, or the class of one.
     """
 
-    def __init__(self, owner: Any, loop: Loop, X: Any, y: Any, sample_weight: Any = None, *, estimator: Any = None,
+    def __init__(self, owner: Any, loop: Running, X: Any, y: Any, sample_weight: Any = None, *, estimator: Any = None,
                  context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None,
                  freeze: Callable[[], Any] | None = None, shared: Shared | None = None):
         self.owner, self.loop, self.context, self.reconstruct = owner, loop, context, reconstruct

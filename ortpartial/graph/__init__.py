@@ -16,7 +16,9 @@ from .gradient_stop import (
     replace_gradient,
     stop_gradient,
 )
-from .opaque import OpaqueSchema, describe_opaque, register_type_finder
+from .immutable import Immutable
+from .opaque import describe_opaque, register_type_finder
+from .opaque_schema import OpaqueSchema
 from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
 from .pickling import NodeList
 from .rewriter import make_rewriter, rewrite
@@ -34,8 +36,8 @@ from .schemas import (
 from .shape_inference import MISTAKEN_DEFAULTS, forget_zero_sizes
 from .shaping import cast, ones_like, reshape_like, shape_of, unbroadcast, zeros_like
 from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
-from .values import Immutable, Node, Subgraph, Value, counter
-from .walk import find_boundary, find_inputs, find_reached, topological, walk_back, walk_nodes
+from .values import Node, Subgraph, Value, counter, topological, walk_back
+from .walk import find_boundary, find_inputs, find_reached, walk_nodes
 
 __all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "SMALL", "VIEWS",
            "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Operators", "Subgraph",

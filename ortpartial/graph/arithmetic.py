@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from onnx import helper
 
+from ortpartial.annotations import ArrayLike, DTypeLike, Formula
 from ortpartial.exceptions import GraphError, NotComputedError
 
 from .casting import to_dtype
 
-if TYPE_CHECKING:
-    from .values import Value
+__all__ = ["Arithmetic", "complete_arithmetic", "join_sizes"]
 
-__all__ = ["Arithmetic"]
+#: `Value`, which derives from `Arithmetic`.
+V = TypeVar("V", bound="Arithmetic[Any]")
 
 #: Functions of numpy that are an operator of ONNX, or of Python where that says more.
 _UFUNCS = {
@@ -32,7 +33,7 @@ _UFUNCS = {
 }
 
 #: Other functions of numpy, beside those that are methods of the same name.
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Formula] = {
     "amax": lambda op, x, *args, **kwargs: x.max(*args, **kwargs),
     "amin": lambda op, x, *args, **kwargs: x.min(*args, **kwargs),
     "concatenate": lambda op, values, axis=0: op.Concat(*values, axis=axis),
@@ -44,15 +45,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Arithmetic:
+class Arithmetic(Generic[V]):
     """What a numpy array can be asked for, as expressions: operators, indexing, methods and functions.
 
     Wherever an operator takes a `Value`, it takes an object that has one as `value` and derives from this class.
     """
 
-    #: The operators of ONNX and indexing. They are written with values themselves, hence `ops` and `indexing` set them.
+    #: The operators of ONNX, indexing, and the numbers of a value: `complete_arithmetic` sets them.
     _op: ClassVar[Any]
     _index: ClassVar[Callable[[Any, Any], Any]]
+    _find_numbers: ClassVar[Callable[[Any], Any]]
 
     if TYPE_CHECKING:
 
@@ -69,102 +71,102 @@ class Arithmetic:
         def is_float(self) -> bool: ...
 
         @property
-        def value(self) -> Value: ...
+        def value(self) -> V: ...
 
     # -- operators of Python
 
-    def __add__(self, other: Any) -> Value:
+    def __add__(self, other: ArrayLike) -> V:
         return self._op.Add(self, other)
 
-    def __radd__(self, other: Any) -> Value:
+    def __radd__(self, other: ArrayLike) -> V:
         return self._op.Add(other, self)
 
-    def __sub__(self, other: Any) -> Value:
+    def __sub__(self, other: ArrayLike) -> V:
         return self._op.Sub(self, other)
 
-    def __rsub__(self, other: Any) -> Value:
+    def __rsub__(self, other: ArrayLike) -> V:
         return self._op.Sub(other, self)
 
-    def __mul__(self, other: Any) -> Value:
+    def __mul__(self, other: ArrayLike) -> V:
         return self._op.Mul(self, other)
 
-    def __rmul__(self, other: Any) -> Value:
+    def __rmul__(self, other: ArrayLike) -> V:
         return self._op.Mul(other, self)
 
-    def __truediv__(self, other: Any) -> Value:
+    def __truediv__(self, other: ArrayLike) -> V:
         return self._op.Div(self, other)
 
-    def __rtruediv__(self, other: Any) -> Value:
+    def __rtruediv__(self, other: ArrayLike) -> V:
         return self._op.Div(other, self)
 
-    def __mod__(self, other: Any) -> Value:
+    def __mod__(self, other: ArrayLike) -> V:
         # Mod has the sign of the dividend for floating-point numbers, numpy that of the divisor.
         return self - self // other * other if self.is_float else self._op.Mod(self, other)
 
-    def __floordiv__(self, other: Any) -> Value:
+    def __floordiv__(self, other: ArrayLike) -> V:
         # Div rounds whole numbers toward 0, numpy downward.
         return self._op.Floor(self / other) if self.is_float else (self - self % other) / other
 
-    def __rmod__(self, other: Any) -> Value:
+    def __rmod__(self, other: object) -> V:
         return other - other // self * self if self.is_float else self._op.Mod(other, self)
 
-    def __rfloordiv__(self, other: Any) -> Value:
+    def __rfloordiv__(self, other: Any) -> V:
         return self._op.Floor(other / self) if self.is_float else (other - other % self) / self
 
-    def __pow__(self, other: Any) -> Value:
+    def __pow__(self, other: ArrayLike) -> V:
         return self._op.Pow(self, other)
 
-    def __rpow__(self, other: Any) -> Value:
+    def __rpow__(self, other: ArrayLike) -> V:
         return self._op.Pow(other, self)
 
-    def __matmul__(self, other: Any) -> Value:
+    def __matmul__(self, other: ArrayLike) -> V:
         return self._op.MatMul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Value:
+    def __rmatmul__(self, other: ArrayLike) -> V:
         return self._op.MatMul(other, self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> V:
         return self._op.Neg(self)
 
     def __pos__(self) -> Any:
         return self
 
-    def __abs__(self) -> Value:
+    def __abs__(self) -> V:
         return self._op.Abs(self)
 
-    def __round__(self) -> Value:
+    def __round__(self) -> V:
         return self._op.Round(self)
 
-    def __gt__(self, other: Any) -> Value:
+    def __gt__(self, other: ArrayLike) -> V:
         return self._op.Greater(self, other)
 
-    def __ge__(self, other: Any) -> Value:
+    def __ge__(self, other: ArrayLike) -> V:
         return self._op.GreaterOrEqual(self, other)
 
-    def __lt__(self, other: Any) -> Value:
+    def __lt__(self, other: ArrayLike) -> V:
         return self._op.Less(self, other)
 
-    def __le__(self, other: Any) -> Value:
+    def __le__(self, other: ArrayLike) -> V:
         return self._op.LessOrEqual(self, other)
 
-    def __and__(self, other: Any) -> Value:
+    def __and__(self, other: ArrayLike) -> V:
         return (self._op.And if self.dtype == bool else self._op.BitwiseAnd)(self, other)
 
-    def __or__(self, other: Any) -> Value:
+    def __or__(self, other: ArrayLike) -> V:
         return (self._op.Or if self.dtype == bool else self._op.BitwiseOr)(self, other)
 
-    def __xor__(self, other: Any) -> Value:
+    def __xor__(self, other: ArrayLike) -> V:
         return (self._op.Xor if self.dtype == bool else self._op.BitwiseXor)(self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
-    def __invert__(self) -> Value:
+    def __invert__(self) -> V:
         return (self._op.Not if self.dtype == bool else self._op.BitwiseNot)(self)
 
-    def __getitem__(self, key: Any) -> Value:
+    def __getitem__(self, key: object) -> V:
         return self._index(key)
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[V]:
         raise TypeError(f"{self!r} cannot be iterated over; where a list of values is expected, write [x], and for the "
                         f"parts of one, op.Split(x, num_outputs=n) or x[i].")
 
@@ -196,7 +198,7 @@ class Arithmetic:
         """The number of a value of one element, as a number of Python; a NotComputedError before it is computed."""
         return self.numpy().item()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def __float__(self) -> float:
@@ -222,32 +224,32 @@ class Arithmetic:
 
     # -- methods of numpy
 
-    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The sum over axes, all by default."""
         return self._reduce(self._op.ReduceSum, axis, keepdims)
 
-    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The mean over axes, all by default."""
         return self._reduce(self._op.ReduceMean, axis, keepdims)
 
-    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The maximum over axes, all by default."""
         return self._reduce(self._op.ReduceMax, axis, keepdims)
 
-    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The minimum over axes, all by default."""
         return self._reduce(self._op.ReduceMin, axis, keepdims)
 
-    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The product over axes, all by default."""
         return self._reduce(self._op.ReduceProd, axis, keepdims)
 
-    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The variance over axes, all by default: the mean of (x - x̄)²."""
         e = self - self.mean(axis, keepdims=True)
         return (e * e).mean(axis, keepdims)
 
-    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
+    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> V:
         """The standard deviation over axes, all by default."""
         return self._op.Sqrt(self.var(axis, keepdims))
 
@@ -256,30 +258,30 @@ class Arithmetic:
             return self
         return reduction(self, None if axis is None else np.atleast_1d(axis), keepdims=int(keepdims))
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Value:
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> V:
         """The index of the maximum along an axis, by default of the flattened value."""
         x = self.flatten() if axis is None else self
         return self._op.ArgMax(x, axis=axis or 0, keepdims=int(keepdims))
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Value:
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> V:
         """The index of the minimum along an axis, by default of the flattened value."""
         x = self.flatten() if axis is None else self
         return self._op.ArgMin(x, axis=axis or 0, keepdims=int(keepdims))
 
-    def clip(self, min: Any = None, max: Any = None) -> Value:
+    def clip(self, min: object = None, max: object = None) -> V:
         """The value within bounds."""
         return self._op.Clip(self, min, max)
 
-    def round(self) -> Value:
+    def round(self) -> V:
         """The nearest whole numbers, halves to the even one."""
         return self._op.Round(self)
 
-    def astype(self, dtype: Any) -> Any:
+    def astype(self, dtype: DTypeLike) -> Any:
         """The value in another dtype."""
         to = np.dtype(dtype)
         return self if self.dtype == to else self._op.Cast(self, to=helper.np_dtype_to_tensor_dtype(to))
 
-    def reshape(self, *shape: Any) -> Value:
+    def reshape(self, *shape: object) -> V:
         """The elements in another shape: sizes, of which one may be -1, or a value that holds them.
 
         A symbolic size of this value, by its name, is the size that it has when the graph is run.
@@ -291,20 +293,20 @@ class Arithmetic:
         if unknown := [n for n in sizes if isinstance(n, str) and n not in names]:
             raise ValueError(f"reshape: {self!r} has no size {unknown[0]!r}; its symbolic sizes are {names}.")
         parts = [self._size(n) if isinstance(n, str) else n for n in sizes]
-        return self._op.Reshape(self, self._vector(parts), allowzero=1 if 0 in parts else None)
+        return self._op.Reshape(self, join_sizes(self, parts), allowzero=1 if 0 in parts else None)
 
-    def flatten(self) -> Value:
+    def flatten(self) -> V:
         """The elements in one axis."""
         return self.reshape(-1)
 
-    def transpose(self, *axes: Any) -> Value:
+    def transpose(self, *axes: Any) -> V:
         """The axes in another order, by default reversed."""
         (order,) = axes if len(axes) == 1 and not isinstance(axes[0], int) else (axes,)
         every = range(self.rank)
         return self._op.Transpose(self, perm=[every[a] for a in order] if order else list(reversed(every)))
 
     @property
-    def T(self) -> Value:
+    def T(self) -> V:
         """The axes in reversed order."""
         return self.transpose()
 
@@ -318,28 +320,14 @@ class Arithmetic:
         """The number of axes, as `rank`."""
         return self.rank
 
-    def _size(self, name: str) -> Value:
+    def _size(self, name: str) -> V:
         """The size of this symbolic name, as a vector of one number."""
         axis = (self.shape or ()).index(name)
         return self._op.Shape(self, start=axis, end=axis + 1)
 
-    def _vector(self, parts: Sequence[Any]) -> Any:
-        """Whole numbers, some of them values, as one vector."""
-        if real := [n for n in parts if isinstance(n, Arithmetic) and n.is_float]:
-            raise GraphError(f"{real[0]!r} is no whole number, as a size or the end of a slice is; convert it, such as "
-                             f"by astype('int64').")
-        if not any(isinstance(n, Arithmetic) for n in parts):
-            return self._to_whole(parts)
-        vectors = [n.astype(np.int64).reshape(1) if isinstance(n, Arithmetic) else self._to_whole([n]) for n in parts]
-        return self._op.Concat(*vectors, axis=0)
-
-    def _to_whole(self, sizes: Sequence[Any]) -> np.ndarray:
-        """Sizes, or ends of slices, as an array."""
-        return to_dtype(sizes, np.int64, f"A size for {self!r}", GraphError, counts=True)
-
     # -- functions of numpy
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Value:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **settings: object) -> V:
         """numpy calls this for np.exp(x) and for array * x."""
         name, formula = _UFUNCS.get(ufunc.__name__, ""), _FUNCTIONS.get(ufunc.__name__)
         if not (name or formula) or method != "__call__" or settings:
@@ -365,3 +353,24 @@ class Arithmetic:
             raise TypeError(f"{function.__module__}.{name} is not defined for {self!r}; write it with the operators of "
                             f"ONNX, which dir(op) lists.")
         return method(*args, **kwargs) if callable(method) else getattr(args[0], name)
+
+
+def complete_arithmetic(**parts: object) -> None:
+    """Set a part of `Arithmetic` that is itself written with values: `op`, `index` or `find_numbers`."""
+    for name, part in parts.items():
+        setattr(Arithmetic, f"_{name}", part)
+
+
+def join_sizes(x: Arithmetic[V], sizes: Sequence[object]) -> V | np.ndarray:
+    """Sizes of a value, or ends of its slices, as one vector: whole numbers, and values of one."""
+    if real := [n for n in sizes if isinstance(n, Arithmetic) and n.is_float]:
+        raise GraphError(f"{real[0]!r} is no whole number, as a size or the end of a slice is; convert it, such as "
+                         f"by astype('int64').")
+
+    def to_whole(numbers: Sequence[object]) -> np.ndarray:
+        return to_dtype(numbers, np.int64, f"A size for {x!r}", GraphError, counts=True)
+
+    if not any(isinstance(n, Arithmetic) for n in sizes):
+        return to_whole(sizes)
+    vectors = [n.astype(np.int64).reshape(1) if isinstance(n, Arithmetic) else to_whole([n]) for n in sizes]
+    return Arithmetic._op.Concat(*vectors, axis=0)

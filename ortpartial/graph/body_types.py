@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from onnx import TensorProto, TypeProto, helper
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError
 
-from .values import Subgraph, Value
-from .walk import topological
+from .values import Subgraph, Value, topological
 
 __all__ = ["CONTROL", "body_inputs", "join_types"]
 
 Shape = Sequence["int | str | None"]
-Typed = tuple[dict[str, Any], list[TypeProto]]
+Typed = tuple[Attributes, list[TypeProto]]
 
 
 def _reshape_type(v: Value, shape: Shape | None) -> TypeProto:
@@ -43,7 +42,7 @@ def _join_elements(a: TypeProto, b: TypeProto) -> TypeProto:
     return joined
 
 
-def _get_bodies(where: str, attributes: Mapping[str, Any], names: Sequence[str]) -> list[Subgraph]:
+def _get_bodies(where: str, attributes: Attributes, names: Sequence[str]) -> list[Subgraph]:
     bodies = [attributes.get(n) for n in names]
     for name, body in zip(names, bodies, strict=True):
         if not isinstance(body, Subgraph):
@@ -67,7 +66,7 @@ def _check_dtypes(where: str, pairs: Sequence[tuple[Value, Value]], what: str) -
             raise GraphError(f"{where}: {what} {i} is {a.dtype} and becomes {b.dtype}; cast one of them.")
 
 
-def _type_if(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Typed:
+def _type_if(where: str, inputs: Sequence[Value | None], attributes: Attributes) -> Typed:
     names = ("then_branch", "else_branch")
     branches = dict(zip(names, _get_bodies(where, attributes, names), strict=True))
     a, b = branches.values()
@@ -86,7 +85,7 @@ def _type_if(where: str, inputs: Sequence[Value | None], attributes: Mapping[str
     return {**attributes, **branches}, [join_types(x, y) for x, y in zip(a.outputs, b.outputs, strict=True)]
 
 
-def _type_loop(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Typed:
+def _type_loop(where: str, inputs: Sequence[Value | None], attributes: Attributes) -> Typed:
     (body,) = _get_bodies(where, attributes, ("body",))
     init = [x for x in inputs[2:] if x is not None]
     n = len(init)
@@ -100,7 +99,7 @@ def _type_loop(where: str, inputs: Sequence[Value | None], attributes: Mapping[s
     return dict(attributes), [*(join_types(x, y) for x, y in zip(init, last, strict=True)), *stacked]
 
 
-def _type_scan(where: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Typed:
+def _type_scan(where: str, inputs: Sequence[Value | None], attributes: Attributes) -> Typed:
     (body,) = _get_bodies(where, attributes, ("body",))
     if "num_scan_inputs" not in attributes:
         raise GraphError(f"{where} needs num_scan_inputs, how many of its inputs are read slice by slice.")
@@ -125,7 +124,7 @@ def _check_states(where: str, states: Sequence[tuple[Value, Value]]) -> None:
             raise GraphError(f"{where}: state {i} is {x!r} and becomes {y!r}; a state keeps its shape.")
 
 
-def _stack_types(xs: Sequence[Value], ys: Sequence[Value], attributes: Mapping[str, Any]) -> list[TypeProto]:
+def _stack_types(xs: Sequence[Value], ys: Sequence[Value], attributes: Attributes) -> list[TypeProto]:
     """The types of the outputs that a Scan over xs stacks from the slices ys."""
     axes = attributes.get("scan_input_axes") or [0] * len(xs)
     sizes = [x.shape[a] for x, a in zip(xs, axes, strict=True) if x.shape is not None]
@@ -146,12 +145,12 @@ def _may_equal(a: Shape, b: Shape) -> bool:
 
 
 #: Operators with bodies: from a name for errors, inputs and attributes to the attributes and the types of the outputs.
-CONTROL: dict[str, Callable[[str, Sequence[Value | None], Mapping[str, Any]], Typed]] = {
+CONTROL: dict[str, Callable[[str, Sequence[Value | None], Attributes], Typed]] = {
     "If": _type_if, "Loop": _type_loop, "Scan": _type_scan,
 }
 
 
-def body_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+def body_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attributes,
                 names: Sequence[str] = ()) -> list[Value]:
     """Inputs for the body of a Loop or a Scan with these inputs.
 

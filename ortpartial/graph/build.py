@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
@@ -15,8 +14,8 @@ from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
 from .schemas import OPSET
 from .traits import RANDOM
-from .values import Node, Subgraph, Value
-from .walk import topological, walk_nodes
+from .values import Node, Subgraph, Value, topological
+from .walk import walk_nodes
 
 __all__ = ["build"]
 
@@ -129,7 +128,7 @@ class _Names:
         self.taken: set[str] = set(cut.values()) | set(named_out)
         self.counts: dict[str, int] = {}
         self.initializers: dict[str, np.ndarray] = {}
-        self.by_content: dict[Any, str] = {}
+        self.by_content: dict[Hashable, str] = {}
         self.version: dict[str, int] = {"": OPSET}
 
     def fresh(self, hint: str, prefix: str) -> str:
@@ -143,7 +142,7 @@ class _Names:
                 self.taken.add(name)
                 return name
 
-    def constant(self, v: Value, identity: Any) -> str:
+    def constant(self, v: Value, identity: object) -> str:
         """The name of a constant, which becomes an initializer the first time."""
         if identity not in self.by_content:
             assert v.array is not None
@@ -204,7 +203,7 @@ class _Graph:
         self.bodies: dict[Node, list[_Graph]] = {}
         self.representative: dict[int, Node] = {}
         self.protos: dict[Node, list[AttributeProto]] = {}
-        self.seen: MutableMapping[Any, Node] = {} if parent is None else ChainMap({}, parent.seen)
+        self.seen: MutableMapping[Hashable, Node] = {} if parent is None else ChainMap({}, parent.seen)
         # A branch, which has no inputs, leaves out what the graph around it computes before it.
         self.order = list(order) if parent is None or cut else [n for n in order if not parent.has(n)]
         self.own = {id(node) for node in self.order}
@@ -239,13 +238,13 @@ class _Graph:
         stops = cut if body.inputs else self.stops
         return _Graph(self.shared, cut, _order(body.outputs, stops, body.own), self, stops)
 
-    def _structure(self, body: Subgraph, bound: Mapping[Value, Any]) -> Any:
+    def _structure(self, body: Subgraph, bound: Mapping[Value, object]) -> Hashable:
         """A key that is equal for equal bodies: the same nodes in the same order, of the same captured values."""
         numbers = dict(bound)
         for v in body.inputs:
             numbers[v] = "input", len(numbers)
 
-        def identify(v: Value | None) -> Any:
+        def identify(v: Value | None) -> Hashable:
             return None if v is None else numbers[v] if v in numbers else self._identity(self.same(v))
 
         nodes = []
@@ -267,7 +266,7 @@ class _Graph:
         node = self.representative.get(id(v.node), v.node)
         return v if node is v.node or v.inner is not None else node.outputs[v.index]
 
-    def _identity(self, v: Value) -> Any:
+    def _identity(self, v: Value) -> Hashable:
         """A key that is equal for equal values: the same output, or constants of the same name, type and content.
 
         Two biases of zeros with different names are two weights, which training moves apart. The inputs of a body, and
@@ -275,11 +274,11 @@ class _Graph:
         """
         if self.parent is not None:
             here = v in self.cut or (v.node is not None and id(v.node) in self.own)
-            return (id(self), v._key) if here else self.parent._identity(v)
+            return (id(self), v.identity) if here else self.parent._identity(v)
         if v.array is not None and v not in self.cut:
             content = v.array.tobytes() if v.array.size <= SMALL else id(v.array)
             return v.hint, v.array.dtype.str, v.array.shape, content
-        return v._key
+        return v.identity
 
     def _name(self, v: Value, prefix: str) -> str:
         """The name of a value: that of an output of the graph, its hint, or a new one with this prefix."""

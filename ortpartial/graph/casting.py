@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from numbers import Number
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError
 
 __all__ = ["describe_misfit", "to_dtype"]
@@ -64,7 +64,7 @@ def describe_misfit(array: np.ndarray, dtype: np.dtype) -> str:
     return f"{verb} {least if least < limits[0] else most}, where {dtype} holds {limits[0]} to {limits[1]}"
 
 
-def to_dtype(values: Any, dtype: Any, what: str, error: type[Exception] = DataError, *, counts: bool = False
+def to_dtype(values: object, dtype: DTypeLike, what: str, error: type[Exception] = DataError, *, counts: bool = False
              ) -> np.ndarray:
     """Convert numbers to an array of a dtype that can hold them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ortpartial.annotations import ArrayLike, Formula, Settings
 from ortpartial.exceptions import GraphError
 
 from .body_types import body_inputs, join_types
@@ -15,7 +16,7 @@ from .walk import walk_nodes
 __all__ = ["body_inputs", "cond", "loop", "scan", "walk_nodes", "widen_body"]
 
 
-def cond(condition: Value, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+def cond(condition: Value, then: Callable[[], object], otherwise: Callable[[], object]) -> Any:
     """If: the value of `then` where a condition holds, else that of `otherwise`.
 
     Parameters
@@ -40,7 +41,7 @@ def cond(condition: Value, then: Callable[[], Any], otherwise: Callable[[], Any]
     return op.If(condition, then_branch=Subgraph.of(then), else_branch=Subgraph.of(otherwise))
 
 
-def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None) -> Any:
+def loop(function: Formula, trips: ArrayLike, *init: ArrayLike, going: ArrayLike | None = None) -> Any:
     """Loop: repeat a function, each time on the values that it gave before.
 
     Parameters
@@ -82,7 +83,7 @@ def loop(function: Callable[..., Any], trips: Any, *init: Any, going: Any = None
     return op.Loop(trips, going, *start, body=widen_body(write_body, start))
 
 
-def _check_callable(call: str, function: Any) -> None:
+def _check_callable(call: str, function: object) -> None:
     """Refuse a call in which the function does not come first."""
     if not callable(function):
         raise GraphError(f"{call} takes a function first, and was given {function!r} in its place.")
@@ -112,7 +113,7 @@ def widen_body(write_body: Callable[[Sequence[Value]], Subgraph], start: Sequenc
         carried = wider
 
 
-def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse: bool = False) -> Any:
+def scan(function: Callable[..., object], init: Any = (), xs: Any = (), *, reverse: bool = False) -> Any:
     """Scan: apply a function to the slices of sequences, each time with the states that it gave before.
 
     Parameters
@@ -140,7 +141,7 @@ def scan(function: Callable[..., Any], init: Any = (), xs: Any = (), *, reverse:
     """
     _check_callable("scan(function, init, xs)", function)
     init, xs = ([v] if isinstance(v, Value) else list(v) for v in (init, xs))
-    attributes: dict[str, Any] = {"num_scan_inputs": len(xs)}
+    attributes: Settings = {"num_scan_inputs": len(xs)}
     body = Subgraph.of(function, *body_inputs("Scan", [*init, *xs], attributes))
     if reverse:
         attributes["scan_input_directions"] = [1] * len(xs)

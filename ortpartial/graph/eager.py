@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import defs, helper
 
 from ortpartial.exceptions import GraphError
 
+from .arithmetic import complete_arithmetic
 from .casting import to_dtype
+from .mode import MODE, switched
 from .traits import RANDOM
+from .values import Node, Value
 
-if TYPE_CHECKING:
-    from .values import Node, Value
+__all__ = ["evaluate", "evaluating", "find_numbers", "register_evaluator", "with_numbers"]
 
-__all__ = ["MODE", "deferring", "evaluate", "evaluating", "find_numbers", "register_evaluator", "with_numbers"]
+#: The numbers of a value: an array, or a list of arrays for a sequence.
+Numbers: TypeAlias = Any
 
 #: From a node, those of its outputs that are asked for, the numbers of all that it reads, and the seed of what is
 #: random in it, to the numbers of these outputs.
-Evaluator = Callable[["Node", Sequence["Value"], Mapping["Value", Any], int], Sequence[Any]]
+Evaluator = Callable[[Node, Sequence[Value], Mapping[Value, Numbers], int], Sequence[Numbers]]
 
 #: What computes a node, which a runtime registers.
 _EVALUATORS: list[Evaluator] = []
 
 
-class _Mode(threading.local):
-    """Whether a thread computes the nodes that it makes, or defers them as they are inside of a body."""
-
-    is_on = False
-    is_deferred = False
-    random: np.random.Generator | None = None
-
-
-MODE = _Mode()
-
-
-@contextmanager
-def _switched(**settings: Any) -> Iterator[None]:
-    """The mode of this thread with other settings."""
-    former = {name: getattr(MODE, name) for name in settings}
-    MODE.__dict__.update(settings)
-    try:
-        yield
-    finally:
-        MODE.__dict__.update(former)
-
-
-def evaluating(seed: Any = None) -> Any:
+def evaluating(seed: int | Sequence[int] | None = None) -> AbstractContextManager[None]:
     """A context in which a node is computed as soon as it is made, if all that it reads has numbers.
 
     Constants have numbers, and so have inputs made by `with_numbers`; what depends on another `variable` is not
@@ -90,12 +70,7 @@ def evaluating(seed: Any = None) -> Any:
     <Value ReduceSum float32[] 14.>
     """
     random = MODE.random if seed is None and MODE.random is not None else np.random.default_rng(seed)
-    return _switched(is_on=True, is_deferred=False, random=random)
-
-
-def deferring() -> Any:
-    """A context in which a node is computed only when its numbers are asked for, as a branch may not be taken."""
-    return _switched(is_deferred=True)
+    return switched(is_on=True, is_deferred=False, random=random)
 
 
 def register_evaluator(evaluator: Evaluator) -> None:
@@ -110,7 +85,7 @@ def register_evaluator(evaluator: Evaluator) -> None:
     _EVALUATORS.append(evaluator)
 
 
-def with_numbers(value: Value, numbers: Any) -> Value:
+def with_numbers(value: Value, numbers: object) -> Value:
     """An input that holds numbers, for eager evaluation.
 
     It is no constant: a gradient goes to it, and `build` takes it among the inputs.
@@ -156,7 +131,7 @@ class _Results:
 
     seed: int
     is_deferred: bool = False
-    numbers: dict[Any, Any] = field(default_factory=dict)
+    numbers: dict[Hashable, Numbers] = field(default_factory=dict)
 
 
 def _results(node: Node) -> _Results | None:
@@ -202,7 +177,7 @@ def _is_deferred(v: Value) -> bool:
     return results is not None and results.is_deferred and not results.numbers
 
 
-def _with_shape(y: Value, numbers: Any) -> Value:
+def _with_shape(y: Value, numbers: object) -> Value:
     """An output with the shape of its numbers."""
     if not isinstance(numbers, np.ndarray) or y.is_static:
         return y
@@ -223,17 +198,17 @@ def _has_numbers(v: Value) -> bool:
     if v.node is None:
         return v.array is not None or "held" in v.__dict__
     results = _results(v.node)
-    return results is not None and v._key[1] in results.numbers
+    return results is not None and v.identity[1] in results.numbers
 
 
-def find_numbers(v: Value) -> Any:
+def find_numbers(v: Value) -> Numbers:
     """The numbers of a value, None where it has none; deferred nodes and further outputs are computed now."""
     if v.node is None:
         return v.__dict__.get("held", v.array)
     if (results := _results(v.node)) is None:
         return None
     _settle(v)
-    return results.numbers[v._key[1]]
+    return results.numbers[v.identity[1]]
 
 
 def _settle(v: Value) -> None:
@@ -256,18 +231,18 @@ def _compute(v: Value) -> None:
     results = node.results
     outputs = [v] if results.numbers else list(dict.fromkeys([*_first_outputs(node), v]))
     if node.op_type == "If" and not node.domain:
-        arrays: Sequence[Any] = [_take_branch(node, y) for y in outputs]
+        arrays: Sequence[Numbers] = [_take_branch(node, y) for y in outputs]
     elif not _EVALUATORS:
         raise GraphError("No runtime computes nodes while evaluating; import ortpartial.runtime, which registers one.")
     else:
-        with _switched(is_on=False):
+        with switched(is_on=False):
             arrays = _EVALUATORS[-1](node, outputs, {x: find_numbers(x) for x in node.reads}, results.seed)
-    results.numbers.update(zip((y._key[1] for y in outputs), arrays, strict=True))
+    results.numbers.update(zip((y.identity[1] for y in outputs), arrays, strict=True))
 
 
-def _take_branch(node: Node, y: Value) -> Any:
+def _take_branch(node: Node, y: Value) -> Numbers:
     """The numbers of an output of an If, those of the branch that is taken; a value of the other one is 0."""
-    condition: Any = node.inputs[0]
+    condition = node.reads[0]
     branch = node.attributes["then_branch" if find_numbers(condition) else "else_branch"]
     value = branch.outputs[y.index] if y.inner is None else y.inner
     if value.node is None:
@@ -276,3 +251,6 @@ def _take_branch(node: Node, y: Value) -> Any:
         return np.zeros([n if isinstance(n, int) else 0 for n in value.shape or ()], value.dtype)
     _adopt(value.node)
     return find_numbers(value)
+
+
+complete_arithmetic(find_numbers=find_numbers)

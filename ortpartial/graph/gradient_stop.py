@@ -9,12 +9,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnx import NodeProto, defs
+from onnx.shape_inference import InferenceContext
+
+from ortpartial.annotations import Inputs
 
 from .ops import Operators, make_node
 from .rewriter import rewrite
 from .schemas import accepted_types, register_schema, schema_of
-from .values import Node, Value
-from .walk import topological
+from .values import Node, Value, topological
 
 __all__ = ["drop_straight_through", "gradient_reads", "is_gradient_stop", "mark_gradient_stop", "replace_gradient",
            "stop_gradient", "write_gradient_change"]
@@ -37,7 +39,7 @@ def _register(op_type: str, inputs: str) -> None:
     register_schema(schema, _infer)
 
 
-def _infer(context: Any) -> None:
+def _infer(context: InferenceContext) -> None:
     context.set_output_type(0, context.get_input_type(0))
 
 
@@ -115,7 +117,7 @@ def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) 
     if not passing:
         return list(values)
 
-    def drop(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def drop(node: Node, inputs: Inputs) -> list[Value] | None:
         return [inputs[0]] if node in passing else None
 
     return rewrite(values, {}, drop, list(cut))

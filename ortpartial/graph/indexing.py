@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from .arithmetic import Arithmetic
+from .arithmetic import complete_arithmetic, join_sizes
 from .casting import to_dtype
 from .ops import constant, op
 from .values import Value
@@ -20,7 +20,7 @@ __all__ = ["index"]
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
-def index(x: Value, key: Any) -> Value:
+def index(x: Value, key: object) -> Value:
     """x[key], as numpy defines it.
 
     Parameters
@@ -56,7 +56,11 @@ def index(x: Value, key: Any) -> Value:
     slices = {i: k for i, k in enumerate(keys) if isinstance(k, slice) and k != slice(None)}
     if slices:
         x = _slice(x, slices)
-    indices = {i: _check(x, i, k) for i, k in enumerate(keys) if not isinstance(k, slice)}
+    return _take(x, {i: _check(x, i, k) for i, k in enumerate(keys) if not isinstance(k, slice)})
+
+
+def _take(x: Value, indices: Mapping[int, Any]) -> Value:
+    """Elements at indices of some axes."""
     arrays = [i for i, k in indices.items() if np.ndim(k)]
     if len(arrays) > 1 or (arrays and len(indices) > 1):
         return _gather_together(x, indices)
@@ -65,7 +69,7 @@ def index(x: Value, key: Any) -> Value:
     return x
 
 
-def _convert(x: Value, key: Any) -> Any:
+def _convert(x: Value, key: object) -> Any:
     """An index as an int, a slice of whole numbers, None, Ellipsis, an array or a Value."""
     if key is None or key is Ellipsis:
         return key
@@ -115,7 +119,7 @@ def _expand(x: Value, keys: Sequence[Any]) -> list[Any]:
     return expanded
 
 
-def _is_mask(key: Any) -> bool:
+def _is_mask(key: object) -> bool:
     return isinstance(key, (np.ndarray, Value)) and key.dtype == bool
 
 
@@ -146,7 +150,7 @@ def _slice(x: Value, slices: dict[int, slice]) -> Value:
         starts.append(start)
         ends.append(end)
     axes = np.asarray(list(slices), np.int64)
-    return op.Slice(x, x._vector(starts), x._vector(ends), axes, np.asarray(steps, np.int64))
+    return op.Slice(x, join_sizes(x, starts), join_sizes(x, ends), axes, np.asarray(steps, np.int64))
 
 
 def _check(x: Value, axis: int, k: Any) -> Any:
@@ -160,7 +164,7 @@ def _check(x: Value, axis: int, k: Any) -> Any:
     return np.where(np.asarray(k) < 0, np.asarray(k) + size, k).astype(np.int64)
 
 
-def _gather_together(x: Value, indices: dict[int, Any]) -> Value:
+def _gather_together(x: Value, indices: Mapping[int, Any]) -> Value:
     """Elements at indices of several axes, which are broadcast against each other."""
     axes = list(indices)
     if any(isinstance(k, Value) for k in indices.values()):
@@ -177,4 +181,4 @@ def _gather_together(x: Value, indices: dict[int, Any]) -> Value:
     return op.Transpose(y, perm=[*range(n, n + first), *range(n), *range(n + first, y.rank)])
 
 
-Arithmetic._index = index
+complete_arithmetic(index=index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,16 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes, DTypeLike, Reduced
 from ortpartial.exceptions import GraphError
 
-from .arithmetic import Arithmetic
+from .arithmetic import Arithmetic, complete_arithmetic
 from .body_types import CONTROL
 from .casting import to_dtype
-from .eager import MODE, evaluate
-from .opaque import OpaqueSchema, infer_opaque
+from .eager import evaluate
+from .mode import MODE
+from .opaque import infer_opaque
+from .opaque_schema import OpaqueSchema
 from .schemas import (
     OPSET,
     accepted_types,
@@ -39,7 +42,7 @@ __all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op"
 SMALL = 1024
 
 
-def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) -> Value:
+def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | None) -> Value:
     """An input of a graph.
 
     Parameters
@@ -65,7 +68,7 @@ def variable(name: str, dtype: Any, shape: Sequence[int | str | None] | None) ->
     return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
 
 
-def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
+def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Value:
     """A tensor that is known when the graph is built.
 
     Parameters
@@ -103,7 +106,7 @@ def constant(array: Any, dtype: Any = None, hint: str = "") -> Value:
     return Value(tensor_type, array=array, hint=hint)
 
 
-def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> tuple[Value | None, ...]:
+def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -> tuple[Value | None, ...]:
     """Arguments as values: numbers become constants of the dtype that the schema's type variable is bound to.
 
     A type variable that no value binds takes the dtype of the first floating-point value, else Python's own.
@@ -127,7 +130,7 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> t
             return bound[type_str] if type_str in bound else np_dtype(next(iter(types)))
         return first if first is not None and onnx_type(first) in types else None
 
-    def coerce(i: int, a: Any) -> Value | None:
+    def coerce(i: int, a: object) -> Value | None:
         if a is None or isinstance(a, Value):
             return a
         p, types = parameter(schema, i), accepted_types(schema, i)
@@ -142,7 +145,7 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any]) -> t
     return tuple(coerce(i, a) for i, a in enumerate(arguments))
 
 
-def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
+def _coerce_numbers(numbers: object, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
     """Numbers as a constant of this dtype or, without one, of their own or of int64, as an input accepts it."""
     array = np.asarray(numbers)
     if array.dtype.kind in "USmM" or (array.dtype == object and not all(isinstance(n, Number) for n in array.flat)):
@@ -155,8 +158,8 @@ def _coerce_numbers(numbers: Any, dtype: np.dtype | None, types: frozenset[str],
 
 def make_node(
     schema: defs.OpSchema | OpaqueSchema,
-    arguments: Sequence[Any],
-    attributes: Mapping[str, Any],
+    arguments: Sequence[object],
+    attributes: Attributes,
     *,
     n_outputs: int | None = None,
     fewest: int = 1,
@@ -194,7 +197,7 @@ def make_node(
 
 
 #: Inferred types by operator, types and sizes of inputs and attributes: a graph repeats most of its nodes' types.
-_INFERRED: dict[Any, list[TypeProto]] = {}
+_INFERRED: dict[Hashable, list[TypeProto]] = {}
 _MOST_INFERRED = 2**14
 
 
@@ -272,7 +275,7 @@ class Operator:
         self.schema, self._family = schema, family
         self.__name__, self.__doc__ = schema.name, schema.doc
 
-    def __call__(self, *arguments: Any, n_outputs: int | None = None, **attributes: Any) -> Value:
+    def __call__(self, *arguments: object, n_outputs: int | None = None, **attributes: object) -> Value:
         # Typed for editors as the value that most operators return.
         schema = self.schema
         node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
@@ -298,7 +301,7 @@ class Operator:
         ]
         return inspect.Signature([*inputs, *attributes])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return getattr, (self._family, self.schema.name)
 
     def __repr__(self) -> str:
@@ -347,7 +350,7 @@ class Operators:
     def __dir__(self) -> list[str]:
         return list_operators(self._domain)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> str | Reduced:
         return "op" if self is op else (Operators, (self._domain, self._opset))
 
     def __repr__(self) -> str:
@@ -355,4 +358,4 @@ class Operators:
 
 
 op = Operators()
-Arithmetic._op = op
+complete_arithmetic(op=op)

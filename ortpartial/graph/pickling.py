@@ -11,9 +11,10 @@ from weakref import WeakValueDictionary
 
 from onnx import defs
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import GraphError
 
-from .opaque import OpaqueSchema
+from .opaque_schema import OpaqueSchema
 from .ops import attach_outputs
 from .values import Node, Subgraph, Value
 
@@ -66,10 +67,10 @@ class NodeList:
         """The list alive that holds a node, or a new one."""
         return _alive.lists.get(node.serial) or cls.of(node.outputs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return _restore_nodes, ([self._describe(node) for node in self.nodes],)
 
-    def _describe(self, node: Node) -> tuple[Any, ...]:
+    def _describe(self, node: Node) -> Reduced:
         """A node without references to nodes."""
         schema = node.schema
         attributes = {k: a for k, a in node.attributes.items() if not isinstance(a, Subgraph)}
@@ -95,7 +96,7 @@ class NodeList:
         return v if v is None or v.node is None else _reference(v, self._place(v.node), self.refer(v.inner))
 
 
-def _reference(v: Value, place: Any, inner: Any) -> tuple[Any, ...]:
+def _reference(v: Value, place: object, inner: object) -> Reduced:
     """A value as an output of the node at a place; what differs from that output is added."""
     if v.node is not None and v.inner is None and v is v.node.outputs[v.index]:
         return place, v.index
@@ -114,7 +115,7 @@ def _dependencies(node: Node) -> Iterable[Node]:
     return nodes
 
 
-def _restore_nodes(described: Iterable[tuple[Any, ...]]) -> NodeList:
+def _restore_nodes(described: Iterable[Reduced]) -> NodeList:
     """The list of these nodes."""
     restored = NodeList([])
     for schema, inputs, attributes, bodies, name, outputs in described:
@@ -134,7 +135,7 @@ def _find(place: Any, nodes: NodeList) -> Node:
     return other.nodes[position]
 
 
-def _resolve(reference: Any, nodes: NodeList) -> Any:
+def _resolve(reference: object, nodes: NodeList) -> Any:
     """The value of a reference."""
     if not isinstance(reference, tuple):
         return reference
@@ -156,14 +157,14 @@ def _schema(name: str, domain: str, version: int) -> defs.OpSchema:
                          f"is not known here; import what declares it first, or install a newer onnx.") from None
 
 
-def _reduce_value(v: Value) -> tuple[Any, ...]:
+def _reduce_value(v: Value) -> Reduced:
     if v.node is None:
         return Value, (v.type, None, 0, v.array, v.hint)
     nodes = NodeList.holding(v.node)
     return _resolve, (nodes.refer(v), nodes)
 
 
-def _reduce_node(node: Node) -> tuple[Any, ...]:
+def _reduce_node(node: Node) -> Reduced:
     nodes = NodeList.holding(node)
     return _find, (nodes.positions[node.serial], nodes)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from .eager import deferring
+from ortpartial.annotations import Attributes
+
+from .mode import deferring
 from .ops import attach_outputs, make_node
-from .values import Node, Subgraph, Value, counter
-from .walk import topological
+from .values import Node, Subgraph, Value, counter, topological
 
 __all__ = ["make_rewriter", "rewrite"]
 
@@ -93,7 +93,7 @@ def make_rewriter(outputs: Sequence[Value], new: Mapping[Value, Value], formula:
     return current
 
 
-def _remake(node: Node, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Node:
+def _remake(node: Node, inputs: Sequence[Value | None], attributes: Attributes) -> Node:
     """The node with other inputs, typed by inference where their types, or the numbers of a constant, differ."""
     hints = [v.hint for v in node.outputs]
     if node.bodies or not all(_is_alike(a, b, node.op_type) for a, b in zip(node.inputs, inputs, strict=True)):

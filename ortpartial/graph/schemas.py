@@ -6,15 +6,16 @@ import atexit
 import difflib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, UnknownOperatorError
 
-if TYPE_CHECKING:
-    from .opaque import OpaqueSchema
+from .opaque_schema import OpaqueSchema
 
 __all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
            "onnx_type", "parameter", "register_schema", "schema_of"]
@@ -36,7 +37,7 @@ def schema_of(op_type: str, domain: str, version: int) -> defs.OpSchema:
         raise error from None
 
 
-def register_schema(schema: defs.OpSchema, infer: Callable[[Any], None]) -> None:
+def register_schema(schema: defs.OpSchema, infer: Callable[[InferenceContext], None]) -> None:
     """Register the schema of an operator and its type inference, a function of the context of onnx's.
 
     Before 1.23, onnx frees the function after Python has ended and crashes, so that the schema leaves before.
@@ -71,7 +72,7 @@ def _unknown(op_type: str, domain: str, version: int) -> str:
 _default_cache: dict[tuple[str, str, int], dict[str, Any]] = {}
 
 
-def defaults(schema: defs.OpSchema | OpaqueSchema) -> dict[str, Any]:
+def defaults(schema: defs.OpSchema | OpaqueSchema) -> Attributes:
     """Default values of an operator's attributes, as Python values."""
     key = schema.name, schema.domain, schema.since_version
     if key not in _default_cache:
@@ -136,7 +137,7 @@ def onnx_type(dtype: np.dtype) -> str:
     return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(name, name) })"
 
 
-def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[Any], where: str) -> None:
+def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object], where: str) -> None:
     """Refuse too few or too many inputs, and the lack of a required one."""
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import TensorShapeProto, TypeProto
+
+from ortpartial.annotations import Attributes
 
 __all__ = ["MISTAKEN_DEFAULTS", "fix_shapes", "forget_zero_sizes", "name_size"]
 
 #: Defaults that inference mistakes where they are not written, in onnx 1.23.2 and onnxruntime 1.19.2 to 1.31.1.
-MISTAKEN_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"STFT": {"onesided": 1}}
+MISTAKEN_DEFAULTS: Mapping[str, Attributes] = {"STFT": {"onesided": 1}}
 
 #: Operators whose first output has the shape of the first input.
 _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
@@ -20,7 +21,7 @@ _SAME_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME_RANK = frozenset({"Attention", "Conv", "ConvTranspose", "DeformConv", "MaxUnpool"})
 
 
-def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Mapping[str, Any],
+def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Attributes,
                outputs: Sequence[TypeProto]) -> None:
     """Set the shapes of a node's outputs that the inference of onnx 1.23.2 leaves out or gets wrong.
 
@@ -89,17 +90,25 @@ def name_size(x: TypeProto, sizes: Sequence[int], y: TypeProto) -> None:
     if -1 not in sizes or not _has_shape(x) or not _has_shape(y):
         return
     size = y.tensor_type.shape.dim[sizes.index(-1)]
-    rest = [d for i, d in enumerate(x.tensor_type.shape.dim) if i >= len(sizes) or sizes[i]]
-    named = [d.dim_param for d in rest if not d.HasField("dim_value")]
-    if size.WhichOneof("value") or len(named) != 1 or not named[0]:
+    product = _multiply(d for i, d in enumerate(x.tensor_type.shape.dim) if i >= len(sizes) or sizes[i])
+    if size.WhichOneof("value") or product is None:
         return
-    factor, _, name = named[0].rpartition("*")
-    if not name or (factor and not factor.isdecimal()):
-        return
-    count = int(factor or 1) * math.prod(d.dim_value for d in rest if d.HasField("dim_value"))
+    count, name = product
     whole, remainder = divmod(count, math.prod(n for n in sizes if n > 0))
     if whole and not remainder:
         size.dim_param = name if whole == 1 else f"{whole}*{name}"
+
+
+def _multiply(dims: Iterable[TensorShapeProto.Dimension]) -> tuple[int, str] | None:
+    """The product of sizes of which one is symbolic: a number, and the name it is multiplied by."""
+    dims = list(dims)
+    named = [d.dim_param for d in dims if not d.HasField("dim_value")]
+    if len(named) != 1:
+        return None
+    factor, _, name = named[0].rpartition("*")
+    if not name or (factor and not factor.isdecimal()):
+        return None
+    return int(factor or 1) * math.prod(d.dim_value for d in dims if d.HasField("dim_value")), name
 
 
 def _has_shape(kind: TypeProto) -> bool:

@@ -4,55 +4,29 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes, Formula
 from ortpartial.exceptions import GraphError
 from ortpartial.texts import printable
 
 from .arithmetic import Arithmetic
-from .eager import deferring, find_numbers
-from .opaque import OpaqueSchema
+from .immutable import Immutable, cached_property
+from .mode import deferring
+from .opaque_schema import OpaqueSchema
 from .schemas import defaults
 from .traits import FLOATS, RANDOM
-from .walk import topological, walk_back
 
-__all__ = ["Immutable", "Node", "Subgraph", "Value"]
-
-
-if TYPE_CHECKING:
-    from functools import cached_property
-else:
-
-    class cached_property:
-        """functools.cached_property without the lock that it takes before Python 3.12: values are made by thousands."""
-
-        def __init__(self, function: Callable[[Any], Any]):
-            self.function, self.__doc__ = function, function.__doc__
-
-        def __get__(self, instance: Any, owner: Any = None) -> Any:
-            if instance is None:
-                return self
-            value = instance.__dict__[self.function.__name__] = self.function(instance)
-            return value
-
-
-class Immutable:
-    """Base of what is never written to: a copy is the object itself."""
-
-    def __copy__(self) -> Any:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
+__all__ = ["Immutable", "Node", "Subgraph", "Value", "topological", "walk_back"]
 
 
 @dataclass(frozen=True, eq=False)
-class Value(Arithmetic, Immutable):
+class Value(Arithmetic["Value"], Immutable):
     """A symbolic tensor: its type, and the node, if any, that computes it.
 
     Values are immutable and typed at construction. They support Python's arithmetic, so ``a * b + 1`` is the
@@ -136,7 +110,8 @@ class Value(Arithmetic, Immutable):
         return Value(kind, self.node, self.index, self.array, self.hint, self.inner)
 
     @cached_property
-    def _key(self) -> tuple[int, Any]:
+    def identity(self) -> tuple[int, Hashable]:
+        """Numbers of the node and of its output: equal where two values are the same output of the same node."""
         if self.node is None:
             return id(self), -1
         return id(self.node), self.index if self.inner is None else self.inner
@@ -147,10 +122,10 @@ class Value(Arithmetic, Immutable):
             return True
         if isinstance(other, (np.ndarray, np.generic)):  # `array == value` is np.equal, which numpy asks of the value.
             return self._op.Equal(self, other)
-        return isinstance(other, Value) and self.node is not None and self._key == other._key
+        return isinstance(other, Value) and self.node is not None and self.identity == other.identity
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.identity)
 
     @property
     def type_name(self) -> str:
@@ -159,7 +134,7 @@ class Value(Arithmetic, Immutable):
         return f"{self.dtype if self.type.tensor_type.elem_type else '?'}[{shape}]"
 
     def _numbers(self) -> Any:
-        return find_numbers(self)
+        return self._find_numbers()
 
     def __repr__(self) -> str:
         what = self.hint or (self.node.op_type if self.node else "constant" if self.array is not None else "input")
@@ -167,7 +142,7 @@ class Value(Arithmetic, Immutable):
 
     def _describe_numbers(self) -> str:
         """The numbers of a value that is computed or was given some, shortened as numpy does it, in one line."""
-        numbers = find_numbers(self) if self.array is None else None
+        numbers = self._numbers() if self.array is None else None
         if not isinstance(numbers, np.ndarray):
             return ""
         text = np.array2string(numbers, max_line_width=sys.maxsize, precision=4, threshold=20, edgeitems=2)
@@ -184,7 +159,7 @@ class Node(Immutable):
 
     schema: defs.OpSchema | OpaqueSchema
     inputs: tuple[Value | None, ...]
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     name: str = ""
     outputs: tuple[Value, ...] = field(default=(), init=False)
     serial: int = field(init=False)
@@ -254,7 +229,7 @@ class Node(Immutable):
             return []
         return [self._proto(k, v) for k, v in sorted(self.attributes.items()) if not isinstance(v, Subgraph)]
 
-    def _proto(self, name: str, value: Any) -> AttributeProto:
+    def _proto(self, name: str, value: object) -> AttributeProto:
         """An attribute as ONNX stores it."""
         kind = self.schema.attributes[name].type
         stored = numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
@@ -306,7 +281,7 @@ class Subgraph(Immutable):
         object.__setattr__(self, "outputs", tuple(self.outputs))
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *inputs: Value) -> Subgraph:
+    def of(cls, function: Formula, *inputs: Value) -> Subgraph:
         """The body that a function of its inputs writes; values from outside the function are captured."""
         since = next(counter)
         with deferring():
@@ -349,3 +324,70 @@ class Subgraph(Immutable):
         nodes, cut = self.own, set(self.inputs)
         read = (x for xs in (*(node.reads for node in self.nodes), self.outputs) for x in xs)
         return tuple(dict.fromkeys(x for x in read if x not in cut and x.node not in nodes))
+
+
+def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
+                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:
+    """Nodes that some values need, each after those it reads, in the order in which expressions were written.
+
+    Parameters
+    ----------
+    roots : sequence of Value
+        What is computed.
+    cut : collection of Value
+        Values that the walk does not go beyond.
+    within : collection of Node, optional
+        The nodes to which the walk is confined; all by default.
+    also : dict of Node to sequence of Node, optional
+        Further nodes that are to come before a node.
+
+    Returns
+    -------
+    list of Node
+    """
+    cut = cut if isinstance(cut, (set, frozenset, Mapping)) else set(cut)
+    order: list[Node] = []
+    done: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done or (within is not None and node not in within):
+            continue
+        if ready:
+            done.add(id(node))
+            order.append(node)
+            continue
+        stack.append((node, True))
+        if also:
+            stack.extend((n, False) for n in also.get(node, ()) if id(n) not in done)
+        stack.extend(
+            (v.node, False)
+            for v in reversed(node.reads)
+            if v.node is not None and v not in cut and id(v.node) not in done
+        )
+    return order
+
+
+def walk_back(roots: Iterable[Value], stop: Callable[[Value], bool]) -> Iterator[Value]:
+    """Values that some values are computed from, themselves first.
+
+    Parameters
+    ----------
+    roots : iterable of Value
+        What is computed.
+    stop : callable
+        Whether the walk does not go beyond a value.
+
+    Yields
+    ------
+    Value
+        A value that is read several times may come as often.
+    """
+    expanded: set[int] = set()
+    stack = list(roots)
+    while stack:
+        v = stack.pop()
+        yield v
+        if v.node is not None and id(v.node) not in expanded and not stop(v):
+            expanded.add(id(v.node))
+            stack.extend(v.node.reads)

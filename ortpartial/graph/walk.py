@@ -1,81 +1,12 @@
-"""Walks over expressions: topological order, dependencies, and the boundary between forward and backward graph."""
+"""Walks over expressions: bodies, dependencies, and the boundary between forward and backward graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from .values import Node, Value
+from .values import Node, Value, topological, walk_back
 
-__all__ = ["find_boundary", "find_inputs", "find_reached", "topological", "walk_back", "walk_nodes"]
-
-
-def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
-                also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:
-    """Nodes that some values need, each after those it reads, in the order in which expressions were written.
-
-    Parameters
-    ----------
-    roots : sequence of Value
-        What is computed.
-    cut : collection of Value
-        Values that the walk does not go beyond.
-    within : collection of Node, optional
-        The nodes to which the walk is confined; all by default.
-    also : dict of Node to sequence of Node, optional
-        Further nodes that are to come before a node.
-
-    Returns
-    -------
-    list of Node
-    """
-    cut = cut if isinstance(cut, (set, frozenset, Mapping)) else set(cut)
-    order: list[Node] = []
-    done: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(v.node, False) for v in reversed(roots) if v.node and v not in cut]
-    while stack:
-        node, ready = stack.pop()
-        if id(node) in done or (within is not None and node not in within):
-            continue
-        if ready:
-            done.add(id(node))
-            order.append(node)
-            continue
-        stack.append((node, True))
-        if also:
-            stack.extend((n, False) for n in also.get(node, ()) if id(n) not in done)
-        stack.extend(
-            (v.node, False)
-            for v in reversed(node.reads)
-            if v.node is not None and v not in cut and id(v.node) not in done
-        )
-    return order
-
-
-def walk_back(roots: Iterable[Value], stop: Callable[[Value], bool]) -> Iterator[Value]:
-    """Values that some values are computed from, themselves first.
-
-    Parameters
-    ----------
-    roots : iterable of Value
-        What is computed.
-    stop : callable
-        Whether the walk does not go beyond a value.
-
-    Yields
-    ------
-    Value
-        A value that is read several times may come as often.
-    """
-    expanded: set[int] = set()
-    stack = list(roots)
-    while stack:
-        v = stack.pop()
-        yield v
-        if v.node is not None and id(v.node) not in expanded and not stop(v):
-            expanded.add(id(v.node))
-            stack.extend(v.node.reads)
+__all__ = ["find_boundary", "find_inputs", "find_reached", "walk_nodes"]
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
 from ortpartial.model import Range, read, write_files
@@ -20,7 +21,7 @@ from ortpartial.texts import parse_json
 from ortpartial.training_info import TrainingSession, to_training_info
 
 from .c_texts import write_check, write_page, write_state
-from .checks import check_mapping, check_whole, to_array
+from .checks import check_mapping, to_array
 from .step import compose, share_rows
 
 __all__ = ["export_c", "read_c_state"]
@@ -38,13 +39,13 @@ _TAKEN = frozenset({
 
 
 def export_c(
-    training: Any,
+    training: object,
     folder: str | os.PathLike[str],
     batch_size: int | None = None,
     name: str = "training",
     *,
     weighted: bool | str = False,
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, object] | None = None,
 ) -> dict[str, Path]:
     """Write a training in C: a step with gradient and optimizer, for a program or a device without onnxruntime.
 
@@ -183,14 +184,14 @@ def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     return proto
 
 
-def _choose_size(training: Any, session: TrainingSession, batch_size: int | None) -> int:
+def _choose_size(training: object, session: TrainingSession, batch_size: int | None) -> int:
     """The number of rows of a batch."""
     declared = session.batch_size
     if batch_size is None:
-        return declared or check_whole("batch_size", getattr(training, "batch_size", 32), 1)
+        return declared or check_count("batch_size", getattr(training, "batch_size", 32))
     if declared is not None and batch_size != declared:
         raise SettingError(f"batch_size is {batch_size!r}, and the model takes batches of {declared} rows alone.")
-    return check_whole("batch_size", batch_size, 1)
+    return check_count("batch_size", batch_size)
 
 
 def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeStep, str]:
@@ -209,7 +210,7 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
 
 
 def _train(
-    proto: ModelProto, step: NativeStep, loss: str, data: Mapping[str, Any] | None
+    proto: ModelProto, step: NativeStep, loss: str, data: Mapping[str, object] | None
 ) -> tuple[list[dict[str, np.ndarray]], list[float]]:
     """The batches of the test program, and the loss of each before its step."""
     count = max(2, min(_STEPS, _NUMBERS // (step.batch * sum(f.size for f in step.rows) or 1)))
@@ -237,7 +238,7 @@ def _draw(step: NativeStep, count: int, low: float, ranges: Mapping[str, Range])
     return rows
 
 
-def _cut(step: NativeStep, data: Mapping[str, Any], count: int) -> Iterator[dict[str, np.ndarray]]:
+def _cut(step: NativeStep, data: Mapping[str, object], count: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches of these rows, so many at most."""
     arrays = {}
     for f in step.rows:

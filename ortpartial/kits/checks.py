@@ -7,40 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial.exceptions import DataError
 
-__all__ = ["check_mapping", "check_whole", "to_array"]
-
-
-def check_whole(name: str, number: Any, low: int, high: int | None = None) -> int:
-    """Check that a setting is a whole number within a range.
-
-    Parameters
-    ----------
-    name : str
-        The setting.
-    number : object
-        Its value.
-    low, high : int
-        The range, which ends nowhere where `high` is None.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    SettingError
-        It is none.
-    """
-    if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < low or (
-            high is not None and number > high):
-        limit = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        raise SettingError(f"{name} is a whole number {limit}, not {number!r}.")
-    return int(number)
+__all__ = ["check_mapping", "to_array"]
 
 
-def check_mapping(data: Any) -> Mapping[str, Any]:
+def check_mapping(data: object) -> Mapping[str, Any]:
     """Check that data are arrays by name.
 
     Parameters
@@ -62,7 +34,7 @@ def check_mapping(data: Any) -> Mapping[str, Any]:
     return data
 
 
-def to_array(name: str, data: Any) -> np.ndarray:
+def to_array(name: str, data: object) -> np.ndarray:
     """The array of an input.
 
     Parameters

@@ -124,7 +124,7 @@ def _describe(tensor: Tensor) -> dict[str, Any]:
     return {n: v for n, v in values.items() if v is not None}
 
 
-def _lines(items: Iterable[Mapping[str, Any]]) -> str:
+def _lines(items: Iterable[Mapping[str, object]]) -> str:
     """A list in JSON, with a line for each item."""
     return "[" + ",\n    ".join(map(json.dumps, items)) + "]"
 
@@ -185,26 +185,26 @@ def _tensor(stored: Mapping[str, Any]) -> Tensor:
     return Tensor(_text(stored["name"]), stored["dtype"], shape, *limits)
 
 
-def _whole(number: Any, least: int | None = 0) -> int:
+def _whole(number: object, least: int | None = 0) -> int:
     """A whole number of at least so much."""
     if type(number) is not int or (least is not None and number < least):
         raise ValueError
     return number
 
 
-def _list(items: Any) -> list[Any]:
+def _list(items: object) -> list[Any]:
     if not isinstance(items, list):
         raise TypeError
     return items
 
 
-def _text(text: Any) -> str:
+def _text(text: object) -> str:
     if not isinstance(text, str):
         raise TypeError
     return text
 
 
-def _file(name: Any) -> str:
+def _file(name: object) -> str:
     """The name of a file in the folder itself."""
     if PurePosixPath(_text(name)).name != name or name in ("", "..") or "\\" in name:
         raise ValueError

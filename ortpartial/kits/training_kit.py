@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, load_model_from_string
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.graph import to_dtype
 from ortpartial.model import match_names, read_tensors, replace_file
 from ortpartial.runtime import DeviceName, Session, runtime_version
 from ortpartial.texts import printable
 
-from .checks import check_mapping, check_whole, to_array
+from .checks import check_mapping, to_array
 from .manifest import Manifest, read_manifest
 from .order import draw_order
 from .state_file import pack_state, read_state
@@ -70,7 +70,7 @@ class TrainingKit:
         self.state, self.steps_taken = read_state(self.folder / Manifest.STATE, self.manifest.state)
         self._sessions: dict[str, Session] = {}
 
-    def step(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def step(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """Train on a batch.
 
         Parameters
@@ -97,9 +97,9 @@ class TrainingKit:
             raise DataError("The batch has no rows.")
         return self._step(arrays, self._open(rows))
 
-    def train(self, data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+    def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
-              on_step: Callable[[int, float], Any] | None = None) -> np.ndarray:
+              on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
         Every runner takes the same rows: those of step k, counted from 0 since the kit was exported, are batch
@@ -130,8 +130,8 @@ class TrainingKit:
         DataError, ConvergenceError
             As for `step`.
         """
-        size = self.manifest.batch_size if batch_size is None else check_whole("batch_size", batch_size, 1)
-        steps, seed = check_whole("steps", steps, 0), check_whole("seed", seed, 0, 2**32 - 1)
+        size = self.manifest.batch_size if batch_size is None else check_count("batch_size", batch_size)
+        steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
         session = self._open(size)
         arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
         rows = next(len(a) for a in arrays.values())
@@ -209,7 +209,7 @@ class TrainingKit:
             self._sessions[file] = session
         return self._sessions[file]
 
-    def _check(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def _check(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """The inputs as arrays, in the order of bindings, each with as many rows."""
         arrays = {}
         for tensor in self.manifest.inputs:
@@ -245,7 +245,7 @@ class TrainingKit:
                 f"steps taken>")
 
 
-def run_kit(folder: str | os.PathLike[str], data: Mapping[str, Any] | str | os.PathLike[str], steps: int = 100, *,
+def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu") -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 

@@ -6,14 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
 from onnx import ModelProto
 
+from ortpartial.checks import check_count, is_whole
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
-from .checks import check_whole
 from .manifest import Manifest, Tensor, read_manifest
 from .runners import read_runners
 from .state_file import pack_state
@@ -89,7 +88,7 @@ def write_kit(
     files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
     steps = {size: compose(session, shapes, size) for size in sizes}
     data, weights = _place_weights(session)
-    first = sizes[0] or 32 if batch_size is None else check_whole("batch_size", batch_size, 1)
+    first = sizes[0] or 32 if batch_size is None else check_count("batch_size", batch_size)
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     stale = _list_steps(Path(folder)).difference(files.values())
@@ -117,7 +116,7 @@ def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Coll
     if not isinstance(batch_sizes, Collection):
         raise SettingError(f"batch_sizes is {batch_sizes!r}; expected several whole numbers.")
     for size in batch_sizes:
-        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
+        if not is_whole(size, low=1):
             raise SettingError(f"batch_sizes has {size!r}; expected whole numbers of at least 1.")
         if isinstance(rows, int) and size != rows:
             raise SettingError(f"batch_sizes has {size}, and the model takes batches of {rows} rows alone.")

@@ -1,8 +1,10 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
+from . import averaging, base, losses, optimizers, penalties, piece, schedules
+from .adaptive_rates import *
 from .aliases import NamedSettings, check_keywords, describe_unknown, suggest
-from .averaging import ExponentialAverage, StochasticWeightAverage, WeightAverage, resolve_averaging
-from .base import BaseLearningOnnx, check_number, mean_rows, resolve_piece, weighted_mean, weighted_sums
+from .averaging import *
+from .base import *
 from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
 from .fingerprint import fingerprint, list_attributes, list_held
@@ -11,70 +13,20 @@ from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .last_activation import find_last_activation, is_normalization
 from .layerwise_decay import LayerwiseDecay
-from .losses import (
-    AbsoluteLearningLoss,
-    BaseLearningLoss,
-    ElasticLearningLoss,
-    FocalLearningLoss,
-    HingeLearningLoss,
-    HuberLearningLoss,
-    NegLogLearningLoss,
-    NextTokenLearningLoss,
-    PoissonLearningLoss,
-    SoftmaxCrossEntropyLearningLoss,
-    SoftmaxFocalLearningLoss,
-    SquareLearningLoss,
-    resolve_loss,
-)
-from .optimizers import (
-    BaseLearningRate,
-    LearningRateAdafactor,
-    LearningRateAdagrad,
-    LearningRateAdam,
-    LearningRateAdamW,
-    LearningRateLAMB,
-    LearningRateLion,
-    LearningRateNAdam,
-    LearningRateRAdam,
-    LearningRateRMSProp,
-    LearningRateSGD,
-    LearningRateSGDNesterov,
-    WeightDecay,
-    resolve_rate,
-)
-from .penalties import BaseLearningPenalty, ElasticLearningPenalty, NoLearningPenalty, resolve_penalty
-from .piece import Piece, is_settled, list_settings, replace_settings
-from .schedules import (
-    ConstantSchedule,
-    CosineRestartsSchedule,
-    CosineSchedule,
-    InvScalingSchedule,
-    OneCycleSchedule,
-    OptimalSchedule,
-    PolynomialSchedule,
-    ReduceOnPlateauSchedule,
-    Schedule,
-    StepSchedule,
-    WarmUpSchedule,
-    resolve_schedule,
-)
+from .layerwise_rates import *
+from .losses import *
+from .momentum_rates import *
+from .optimizers import *
+from .penalties import *
+from .piece import *
+from .schedules import *
 from .update import count_from, decay, descend, drop_flushes, share_flushes
 from .validation import check_integer
 
-__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningOnnx", "BaseLearningPenalty", "BaseLearningRate",
-           "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "ElasticLearningLoss",
-           "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss", "FormerAttributes",
-           "FunctionLearningLoss", "GradientClipping", "HingeLearningLoss", "HuberLearningLoss", "InvScalingSchedule",
-           "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
-           "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "NamedSettings", "NegLogLearningLoss",
-           "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "Piece",
-           "PoissonLearningLoss", "PolynomialSchedule", "ReduceOnPlateauSchedule", "RowCosts", "Schedule",
-           "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
-           "StochasticWeightAverage", "WarmUpSchedule", "WeightAverage", "WeightDecay", "accept_former_names",
-           "check_integer", "check_keywords", "check_number", "count_from", "decay", "descend", "describe_unknown",
-           "draw_weights", "drop_flushes", "find_last_activation", "fingerprint", "glorot_bounds", "is_normalization",
-           "is_settled", "list_attributes", "list_held", "list_settings", "mean_rows", "refuse_former_names",
-           "replace_settings", "resolve_averaging", "resolve_clipping", "resolve_loss", "resolve_penalty",
-           "resolve_piece", "resolve_rate", "resolve_schedule", "share_flushes", "suggest", "weighted_mean",
-           "weighted_sums"]
+__all__ = ["FormerAttributes", "FunctionLearningLoss", "GradientClipping", "LayerwiseDecay", "NamedSettings",
+           "RowCosts", "accept_former_names", "check_integer", "check_keywords", "count_from", "decay", "descend",
+           "describe_unknown", "draw_weights", "drop_flushes", "find_last_activation", "fingerprint",
+           "glorot_bounds", "is_normalization", "list_attributes", "list_held", "refuse_former_names",
+           "resolve_clipping", "share_flushes", "suggest"]
+__all__ += [*averaging.__all__, *base.__all__, *losses.__all__, *optimizers.__all__, *penalties.__all__,
+            *piece.__all__, *schedules.__all__]

@@ -8,12 +8,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from ortpartial.annotations import Formula
+
 from .former_names import advise
 
 __all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
-Method = TypeVar("Method", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Formula)
 
 #: By the setting, the names of its choices in other libraries: in lower case, without signs between words.
 CHOICES: dict[str, dict[str, str]] = {
@@ -143,13 +145,13 @@ def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
 class NamedSettings:
     """A class whose constructor answers wrong arguments with the setting that is probably meant."""
 
-    def __new__(cls: type[Instance], *args: Any, **settings: Any) -> Instance:
+    def __new__(cls: type[Instance], *args: object, **settings: object) -> Instance:
         if args or settings:
             cls._check_arguments(args, settings)
         return super().__new__(cls)
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[Any], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
         """Raise TypeError for a setting that does not exist, or that is to be given by name."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         names = [p.name for p in parameters]
@@ -193,7 +195,7 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
         names = list(inspect.signature(method).parameters)
 
         @functools.wraps(method)
-        def checked(self: Any, *args: Any, **keywords: Any) -> Any:
+        def checked(self: Any, *args: object, **keywords: object) -> Any:
             if unknown := [n for n in keywords if n not in names]:
                 if advice := advise(method.__name__, unknown[0], names):
                     raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")

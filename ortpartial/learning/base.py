@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, cast, ones_like, op
 
@@ -31,7 +32,7 @@ class BaseLearningOnnx(Piece):
     setting: ClassVar[str] = "piece"
 
     @abstractmethod
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+    def build_onnx_function(self, *, dtype: DTypeLike = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The formula and its gradient as an ONNX model, with the settings as constants.
 
         Parameters

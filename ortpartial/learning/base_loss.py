@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, variable
 
@@ -71,7 +72,7 @@ class BaseLearningLoss(BaseLearningOnnx):
     """
 
     setting: ClassVar[str] = "learning_loss"
-    target_dtype: ClassVar[Any] = None
+    target_dtype: ClassVar[DTypeLike | None] = None
     activations: ClassVar[tuple[str, ...]] = ()
     # Without annotations, which would make them the first fields of a subclass that has them as settings.
     ignore_index = None
@@ -282,7 +283,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         return None
 
     def build_onnx_function(
-        self, *, dtype: Any = "float32", shape: Shape, weighted: bool | str = True
+        self, *, dtype: DTypeLike = "float32", shape: Shape, weighted: bool | str = True
     ) -> ModelProto:
         """Loss and gradient as an ONNX model: (y, t, w) -> (loss, y_grad).
 

@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
+from .base_schedule import PlateauSchedule
 from .piece import replace_settings
-from .schedules import ReduceOnPlateauSchedule, Schedule, resolve_schedule
+from .schedules import Schedule, resolve_schedule
 from .update import count_from, descend
 
 __all__ = ["BaseLearningRate", "WeightDecay"]
@@ -66,7 +68,7 @@ class BaseLearningRate(BaseLearningOnnx):
     state: ClassVar[tuple[str, ...]] = ()
     elementwise: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         cls.elementwise = vars(cls).get("elementwise", False)  # It may be computed otherwise than in the base class.
 
@@ -110,7 +112,7 @@ class BaseLearningRate(BaseLearningOnnx):
         """The step with the decay of the weight, of which there is none unless `WeightDecay` adds it."""
         return step
 
-    def step_size(self, k: Value, dtype: Any, factor: Value | float = 1.0) -> Value:
+    def step_size(self, k: Value, dtype: DTypeLike, factor: Value | float = 1.0) -> Value:
         """η(k) times the factor of a weight: a constant where both are.
 
         Parameters
@@ -159,7 +161,7 @@ class BaseLearningRate(BaseLearningOnnx):
         return self
 
     @property
-    def plateau(self) -> ReduceOnPlateauSchedule | None:
+    def plateau(self) -> PlateauSchedule | None:
         """The schedule that reduces the step size where the loss no longer falls, if there is one."""
         try:  # Most schedules are objects, and a small training takes microseconds.
             return self.schedule.plateau  # type: ignore[union-attr]
@@ -196,7 +198,7 @@ class BaseLearningRate(BaseLearningOnnx):
         schedule = former.over(batches)
         return self if schedule is former else replace_settings(self, schedule=schedule)
 
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Sequence[int | str | None]) -> ModelProto:
+    def build_onnx_function(self, *, dtype: DTypeLike = "float32", shape: Sequence[int | str | None]) -> ModelProto:
         """The update as an ONNX model: ``(w, g, k, *state) -> (w_out, *state_out)``.
 
         Parameters

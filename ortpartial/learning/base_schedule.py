@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import numpy as np
 
 from ortpartial.graph import Value
 
 from .piece import Piece
 
-if TYPE_CHECKING:
-    from .schedules import ReduceOnPlateauSchedule
-
-__all__ = ["Schedule"]
+__all__ = ["PlateauSchedule", "Schedule"]
 
 
 class Schedule(Piece):
@@ -39,7 +38,7 @@ class Schedule(Piece):
         """The step size at batch k."""
 
     @property
-    def plateau(self) -> ReduceOnPlateauSchedule | None:
+    def plateau(self) -> PlateauSchedule | None:
         """The schedule in it that reduces the step size where the loss no longer falls, if there is one."""
         return None
 
@@ -56,3 +55,16 @@ class Schedule(Piece):
         Schedule
         """
         return self
+
+
+class PlateauSchedule(Schedule):
+    """A schedule that also follows the losses: after each of them, it may multiply the step sizes that are to come."""
+
+    @property
+    @abstractmethod
+    def first_memory(self) -> np.ndarray:
+        """What `watch` remembers before the first loss."""
+
+    @abstractmethod
+    def watch(self, loss: float, scale: float, memory: np.ndarray, eta0: float) -> tuple[float, np.ndarray]:
+        """The factor of the step sizes after another loss, and what to remember, from both before it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from ortpartial.checks import is_whole, to_number
 from ortpartial.exceptions import SettingError
 
 __all__ = ["ClassWeights", "balance_classes", "check_class_weight", "list_class_weights"]
@@ -48,11 +48,11 @@ def check_class_weight(setting: Any) -> tuple[float, ...] | ClassWeights | str |
     if isinstance(setting, str) or not hasattr(setting, "__len__"):
         raise SettingError(f"class_weight is {setting!r}; {expected}.")
     values = list(setting.values()) if isinstance(setting, Mapping) else list(setting)
-    if wrong := [v for v in values if isinstance(v, bool) or not isinstance(v, Real) or not 0 <= float(v) < np.inf]:
+    if wrong := [v for v in values if to_number(v, low=0) is None]:
         raise SettingError(f"class_weight has {wrong[0]!r}, a finite number at least 0 was expected.")
     if not isinstance(setting, Mapping):
         return tuple(map(float, values))
-    if wrong := [k for k in setting if isinstance(k, bool) or not isinstance(k, Integral) or k < 0]:
+    if wrong := [k for k in setting if not is_whole(k, low=0)]:
         raise SettingError(f"class_weight is for the class {wrong[0]!r}, a whole number at least 0 was expected.")
     return ClassWeights({int(k): float(v) for k, v in setting.items()})
 

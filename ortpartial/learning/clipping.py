@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from ortpartial.checks import to_number
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -119,12 +119,12 @@ def resolve_clipping(clipping: GradientClipping | float | None) -> GradientClipp
     """
     if clipping is None or isinstance(clipping, GradientClipping):
         return clipping
-    if isinstance(clipping, (int, float, np.number)) and not isinstance(clipping, bool) and 0 < clipping < inf:
-        return GradientClipping(norm=float(clipping))
+    if (norm := to_number(clipping, above=0)) is not None:
+        return GradientClipping(norm=norm)
     raise SettingError(f"gradient_clipping is None, a norm above 0 or a GradientClipping, as in "
                        f"GradientClipping(value=0.5), not {_describe(clipping)}.")
 
 
-def _describe(choice: Any) -> str:
+def _describe(choice: object) -> str:
     """A setting as it is written; a class by its name."""
     return choice.__name__ if isinstance(choice, type) else repr(choice)

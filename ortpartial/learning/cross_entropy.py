@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
+from ortpartial.checks import to_number
 from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -278,7 +279,7 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
     class_weight: Any = None
     _: KW_ONLY
     from_logits: bool = True
-    target_dtype: ClassVar[Any] = np.int64
+    target_dtype: ClassVar[DTypeLike | None] = np.int64
     activations: ClassVar = ("Softmax", "Sigmoid")
 
     def __post_init__(self) -> None:
@@ -469,7 +470,8 @@ def log_probabilities(p: Value, axis: int) -> Value:
     if last.is_normalized:
         return op.LogSoftmax(-op.Softplus(-z), axis=axis)
     # zₖ = log pₖ - log(1 - pₖ), and log(1 - pⱼ) = -softplus(zⱼ).
-    n = z.shape[axis] if z.shape and isinstance(z.shape[axis], int) else cast(op.Gather(op.Shape(z), axis), z)
+    size = z.shape[axis] if z.shape else None
+    n = size if isinstance(size, int) else cast(op.Gather(op.Shape(z), axis), z)
     return (z - op.ReduceSum(op.Softplus(z), [axis])) / n
 
 
@@ -487,19 +489,18 @@ def class_indices(y: Value, axis: int) -> Value:
     return op.Unsqueeze(labels, list(range(1, inner + 1))) if inner else labels
 
 
-def weigh(costs: Value, factor: Any) -> Value:
+def weigh(costs: Value, factor: object) -> Value:
     """Costs times a number, or an array of them along their last axis; themselves where that is 1."""
     return costs if np.all(factor == 1) else costs * constant(np.asarray(factor, costs.dtype))
 
 
-def check_factors(piece: Any, name: str) -> float | tuple[float, ...] | None:
+def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
     """A setting that is a number, or an array of them, at least 0: as one that can be hashed."""
     setting = getattr(piece, name)
     if setting is None:
         return None
     numbers = np.ravel(np.asarray(setting, dtype=object)).tolist()
-    is_wrong = [isinstance(v, bool) or not isinstance(v, Real) or not 0 <= float(v) < np.inf for v in numbers]
-    if any(is_wrong) or not numbers:
+    if not numbers or any(to_number(v, low=0) is None for v in numbers):
         raise SettingError(f"{type(piece).__name__}: {name} is {setting!r}, a finite number at least 0, or an array of "
                            f"them, was expected.")
     return tuple(map(float, numbers)) if np.ndim(setting) else float(numbers[0])

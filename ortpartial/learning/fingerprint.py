@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Settings
+
 from .validation import PieceType
 
 __all__ = ["fingerprint", "list_attributes", "list_held"]
@@ -38,7 +40,7 @@ class _Same:
 
     __slots__ = ("content",)
 
-    def __init__(self, content: Any):
+    def __init__(self, content: object):
         self.content = content
 
     def __eq__(self, other: object) -> bool:
@@ -48,7 +50,7 @@ class _Same:
         return id(self.content)
 
 
-def fingerprint(value: Any) -> Hashable:
+def fingerprint(value: object) -> Hashable:
     """The fingerprint of an object as it is now: a later change of the object does not change it.
 
     Numbers, strings and arrays are compared by their content, containers, pieces and other objects by what they hold,
@@ -75,7 +77,7 @@ def fingerprint(value: Any) -> Hashable:
     return _Fingerprints().of(value)
 
 
-def list_attributes(value: Any) -> dict[str, Any]:
+def list_attributes(value: object) -> Settings:
     """List the attributes that an object holds, in its dict and its slots.
 
     Parameters
@@ -104,7 +106,7 @@ class _Fingerprints:
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no other object gets the same id
+        self._kept: list[object] = []  # so that no other object gets the same id
 
     def of(self, value: Any) -> Hashable:
         """The fingerprint of an object; its place where it was met before."""
@@ -139,7 +141,7 @@ class _Fingerprints:
             return tuple([(self.of(k), self.of(v)) for k, v in container.items()])
         return (frozenset if isinstance(container, (set, frozenset)) else tuple)([self.of(v) for v in container])
 
-    def _of_object(self, value: Any) -> Hashable:
+    def _of_object(self, value: object) -> Hashable:
         """The fingerprint of what an object holds: attributes, and what copy and pickle read of it beside them."""
         kind = type(value)
         if hasattr(value, "__array__") and (array := _to_array(value)) is not None:
@@ -168,7 +170,7 @@ class _Fingerprints:
             if n == "__call__" or not (n.startswith("__") or n == "_abc_impl")])
 
 
-def list_held(f: FunctionType) -> list[Any]:
+def list_held(f: FunctionType) -> list[object]:
     """List what a function reads beside its arguments: defaults, the content of its closure, and globals.
 
     Parameters
@@ -205,7 +207,7 @@ def _is_written(kind: type) -> bool:
     return not _is_installed(file) if file else kind.__module__ not in sys.builtin_module_names
 
 
-def _unwrap(attribute: Any) -> Any:
+def _unwrap(attribute: object) -> Any:
     """The function in a static method, a class method or a property."""
     return getattr(attribute, "__func__", None) or getattr(attribute, "fget", None) or attribute
 
@@ -217,7 +219,7 @@ def _read_cell(cell: Any) -> Any:
         return cell  # It is empty.
 
 
-def _to_array(value: Any) -> np.ndarray | None:
+def _to_array(value: object) -> np.ndarray | None:
     """The numbers of a tensor of another library, where numpy can read them."""
     try:
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
@@ -266,7 +268,7 @@ def list_globals(code: CodeType) -> tuple[tuple[str, ...], ...]:
     return tuple(paths)
 
 
-def _follow(names: Mapping[str, Any], path: Iterable[str]) -> Any:
+def _follow(names: Mapping[str, object], path: Iterable[str]) -> Any:
     """The object at the end of a path: attributes are followed through modules alone."""
     first, *rest = path
     value = names.get(first)

@@ -9,22 +9,21 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ortpartial.annotations import Function, Settings
 from ortpartial.exceptions import SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
            "accept_former_names", "advise", "find_former", "refuse_former_names"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
-Settings = dict[str, Any]
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 
 
-def _rename(name: str) -> Callable[[Settings, Any], None]:
+def _rename(name: str) -> Callable[[Settings, object], None]:
     """A conversion to a setting of another name."""
-    def rename(settings: Settings, value: Any) -> None:
+    def rename(settings: Settings, value: object) -> None:
         if name in settings:
             raise SettingError(f"{name} is given twice, under its former name as well.")
         settings[name] = value
@@ -32,17 +31,17 @@ def _rename(name: str) -> Callable[[Settings, Any], None]:
     return rename
 
 
-def _take_for_granted(settings: Settings, value: Any) -> None:
+def _take_for_granted(settings: Settings, value: object) -> None:
     """The conversion of a setting that asks for what is always there."""
 
 
-def _enable_logging(settings: Settings, value: Any) -> None:
+def _enable_logging(settings: Settings, value: object) -> None:
     """Let the logger of the package pass on everything, to the handlers that the program has."""
     if value:
         logger.setLevel(logging.DEBUG)
 
 
-def _read_providers(settings: Settings, providers: Any) -> None:
+def _read_providers(settings: Settings, providers: object) -> None:
     """The device of the first execution provider, or of what else names one."""
     device = _name_device(providers)
     if settings.setdefault("device", device) != device and not str(settings["device"]).startswith(f"{device}:"):
@@ -60,7 +59,7 @@ def _name_device(providers: Any) -> Any:
     return (name, options) if options else _PROVIDERS.get(name, name)
 
 
-def _number_device(settings: Settings, index: Any) -> None:
+def _number_device(settings: Settings, index: object) -> None:
     """The number of the device, which its name has today."""
     device = settings.get("device", "cpu")
     if device not in ("cuda", f"cuda:{index}"):
@@ -86,7 +85,7 @@ class FormerSetting:
     """
 
     advice: str
-    convert: Callable[[Settings, Any], None] | None = None
+    convert: Callable[[Settings, object], None] | None = None
     default: Any = None
     needs: str = "weights_to_train"
 
@@ -250,7 +249,7 @@ def accept_former_names(initializer: Initializer) -> Initializer:
     former = find_former(list(inspect.signature(initializer).parameters))
 
     @functools.wraps(initializer)
-    def initialize(self: Any, *args: Any, **settings: Any) -> None:
+    def initialize(self: object, *args: object, **settings: object) -> None:
         if not former.keys().isdisjoint(settings):
             settings = _convert(type(self).__name__, former, settings)
         initializer(self, *args, **settings)
@@ -282,7 +281,7 @@ def refuse_former_names(function: Function) -> Function:
     TypeError: add_loss_output takes no 'loss_name'; its name is loss_output_name.
     """
     @functools.wraps(function)
-    def checked(*args: Any, **keywords: Any) -> Any:
+    def checked(*args: object, **keywords: object) -> Any:
         for name in keywords:
             if advice := FORMER_ARGUMENTS.get((function.__name__, name)):
                 raise TypeError(f"{function.__name__} takes no {name!r}; {advice}.")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, cast, op, replace_gradient, reshape_like
 
@@ -64,7 +65,7 @@ class NextTokenLearningLoss(BaseLearningLoss):
     """
 
     ignore_index: int | None = -100  # type: ignore[assignment]
-    target_dtype: ClassVar[Any] = np.int64
+    target_dtype: ClassVar[DTypeLike | None] = np.int64
     activations: ClassVar = ("Softmax",)
 
     def __post_init__(self) -> None:

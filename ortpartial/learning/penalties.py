@@ -6,11 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import grad
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, constant, op, variable
@@ -57,7 +58,7 @@ class BaseLearningPenalty(BaseLearningOnnx):
         """
         return True
 
-    def build_onnx_function(self, *, dtype: Any = "float32", shape: Shape) -> ModelProto:
+    def build_onnx_function(self, *, dtype: DTypeLike = "float32", shape: Shape) -> ModelProto:
         """Penalty and gradient as an ONNX model: w -> (penalty, w_grad), zeros if it does not apply to the shape.
 
         Parameters

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any, TypeVar
 
+from ortpartial.annotations import Settings
+
 from .aliases import NamedSettings
 from .fingerprint import fingerprint, list_attributes
 from .validation import PieceType
@@ -47,7 +49,7 @@ class Piece(NamedSettings, metaclass=PieceType):
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in shown.items() if n not in hidden)})"
 
 
-def is_settled(piece: Any) -> bool:
+def is_settled(piece: object) -> bool:
     """Whether a piece never changes: one of the library, of numbers and strings.
 
     Parameters
@@ -73,7 +75,7 @@ def is_settled(piece: Any) -> bool:
         map(is_settled, vars(piece).values()))
 
 
-def list_settings(piece: Any) -> dict[str, Any]:
+def list_settings(piece: object) -> Settings:
     """List the arguments of the constructor of a piece, or of a dataclass, as its attributes hold them.
 
     Parameters
@@ -98,20 +100,27 @@ def list_settings(piece: Any) -> dict[str, Any]:
         return {f.name: getattr(piece, f.name) for f in _list_fields(piece) if f.init}
     if type(piece).__init__ is object.__init__:
         return {}
+    names = _list_arguments(piece)
+    return {n: getattr(piece, n) for n in names} if all(hasattr(piece, n) for n in names) else {}
+
+
+def _list_arguments(piece: Piece) -> list[str]:
+    """The names of the arguments of an ordinary constructor; none where it takes any number of positional ones."""
     parameters = list(inspect.signature(type(piece).__init__).parameters.values())[1:]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return []
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):  # They are for the base class, a dataclass.
         names += [f.name for f in _list_fields(piece) if f.init and f.name not in names]
-    is_kept = all(hasattr(piece, n) for n in names) and not any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return {n: getattr(piece, n) for n in names} if is_kept else {}
+    return names
 
 
-def _list_fields(piece: Any) -> Sequence[dataclasses.Field[Any]]:
+def _list_fields(piece: object) -> Sequence[dataclasses.Field[Any]]:
     """The fields of an object whose class, or a base of it, is a dataclass."""
     return dataclasses.fields(piece) if dataclasses.is_dataclass(piece) else ()
 
 
-def replace_settings(piece: Instance, **changes: Any) -> Instance:
+def replace_settings(piece: Instance, **changes: object) -> Instance:
     """Copy a piece with other settings, as `dataclasses.replace` does.
 
     Parameters

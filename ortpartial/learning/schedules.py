@@ -9,7 +9,7 @@ import numpy as np
 from ortpartial.graph import Value, cast, constant, op
 
 from .annealing import CosineRestartsSchedule, CosineSchedule, OneCycleSchedule, PolynomialSchedule
-from .base_schedule import Schedule
+from .base_schedule import PlateauSchedule, Schedule
 from .piece import replace_settings
 from .validation import check_integer, check_number, resolve_piece
 
@@ -145,7 +145,7 @@ class WarmUpSchedule(Schedule):
         return cast(op.Min(warm, self.n), eta0) / self.n * inner(eta0, op.Max(k - self.n, 1))
 
     @property
-    def plateau(self) -> ReduceOnPlateauSchedule | None:
+    def plateau(self) -> PlateauSchedule | None:
         return resolve_schedule(self.schedule).plateau
 
     def over(self, batches: int) -> Schedule:
@@ -188,7 +188,7 @@ class StepSchedule(Schedule):
 
 
 @dataclass(frozen=True)
-class ReduceOnPlateauSchedule(Schedule):
+class ReduceOnPlateauSchedule(PlateauSchedule):
     """η = s(k) · γᵐ: a schedule s, multiplied by γ each time the loss has not fallen for more than `patience` epochs.
 
     The loss of an epoch is that of the validation data, at each validation, or that of the training where there are

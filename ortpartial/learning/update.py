@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 
@@ -166,10 +166,10 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
     """
     node = step.node
     if node is not None and node.op_type == "Mul" and node.inputs[0] is not None and node.inputs[0].rank == 0:
-        return w - (eta * node.inputs[0]) * node.inputs[1]
+        return w - (eta * node.reads[0]) * node.reads[1]
     if node is not None and node.op_type == "ScatterElements" and _adds_to_zeros(node):
         settings = {name: node.attribute(name) for name in ("axis", "reduction")}
-        return op.ScatterElements(w, node.inputs[1], -eta * node.inputs[2], **settings)
+        return op.ScatterElements(w, node.inputs[1], -eta * node.reads[2], **settings)
     # The alpha of Gemm is a float32 in the specification, too coarse for float64.
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step
@@ -185,7 +185,7 @@ def descend(w: Value, eta: Value, step: Value) -> Value:
     return w - eta * step
 
 
-def _is_plain_gemm(node: Node | None) -> bool:
+def _is_plain_gemm(node: Node | None) -> TypeGuard[Node]:
     """Whether a node is a Gemm without an addend."""
     return node is not None and node.op_type == "Gemm" and len(node.inputs) == 2
 
@@ -210,7 +210,7 @@ def _adds_to_zeros(node: Node) -> bool:
     return is_zero and node.attribute("reduction") == "add"
 
 
-def _scale_gemm(node: Any, factor: float, *addend: Value) -> Value:
+def _scale_gemm(node: Node, factor: float, *addend: Value) -> Value:
     """The product of a Gemm times a factor, plus an addend, if any."""
     settings = {name: node.attribute(name) for name in ("transA", "transB")}
     return op.Gemm(*node.inputs, *addend, alpha=factor * node.attribute("alpha"), **settings)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
-from numbers import Integral, Real
 from typing import Any
 
+from ortpartial.checks import describe_range, is_whole, to_number
 from ortpartial.exceptions import SettingError
 
 from .aliases import CHOICES, suggest
@@ -36,18 +35,18 @@ class PieceType(ABCMeta):
     dataclasses.FrozenInstanceError: Half is immutable, ... as set_params(learning_loss__factor=1.0) does.
     """
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> PieceType:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, object], **settings: object) -> PieceType:
         cls = super().__new__(mcs, name, bases, namespace, **settings)
         for method in ("__eq__", "__hash__", "__repr__"):
             if method not in vars(cls):
                 type.__setattr__(cls, method, getattr(cls, method))
         return cls
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         super().__setattr__(name, _refuse_assignment if name == "__setattr__" else value)
 
 
-def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
+def _refuse_assignment(piece: Any, name: str, value: object) -> None:
     """``__setattr__`` of a piece whose class is a frozen dataclass, or of one that is derived from such a class."""
     parameters = vars(type(piece)).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
@@ -59,16 +58,8 @@ def _refuse_assignment(piece: Any, name: str, value: Any) -> None:
     raise FrozenInstanceError(f"{type(piece).__name__} is immutable, and {name} cannot be assigned; {advice}")
 
 
-def _to_float(value: Any) -> float:
-    """A real number as a float; one that is too large is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 def check_number(
-    piece: Any, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
+    piece: object, *names: str, above: float | None = None, low: float | None = None, below: float | None = None,
     high: float | None = None
 ) -> None:
     """Check that settings are finite numbers in a range, and convert them to Python floats.
@@ -87,21 +78,17 @@ def check_number(
     SettingError
         A setting is not a finite number or out of range.
     """
-    bounds = (("more than", above), ("at least", low), ("less than", below), ("at most", high))
-    expected = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    expected = describe_range(above=above, low=low, below=below, high=high)
     for name in names:
         value = getattr(piece, name)
-        # A bool is a number in Python, and a mistake here.
-        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(number := _to_float(value)):
-            is_above = (above is None or number > above) and (low is None or number >= low)
-            if is_above and (below is None or number < below) and (high is None or number <= high):
-                object.__setattr__(piece, name, number)
-                continue
-        raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a finite number"
-                           f"{' ' + expected if expected else ''} was expected.")
+        number = to_number(value, above=above, low=low, below=below, high=high)
+        if number is None:
+            raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a finite number"
+                               f"{' ' + expected if expected else ''} was expected.")
+        object.__setattr__(piece, name, number)
 
 
-def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
+def check_integer(piece: object, *names: str, low: int | None = None) -> None:
     """Check that settings are integers, of at least `low` if that is not None, and convert them to Python integers.
 
     Parameters
@@ -120,7 +107,7 @@ def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
     """
     for name in names:
         value = getattr(piece, name)
-        if isinstance(value, bool) or not isinstance(value, Integral) or (low is not None and value < low):
+        if not is_whole(value, low):
             raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a whole number"
                                f"{'' if low is None else f' at least {low}'} was expected.")
         if abs(int(value)) > 2**62:
@@ -129,7 +116,7 @@ def check_integer(piece: Any, *names: str, low: int | None = None) -> None:
         object.__setattr__(piece, name, int(value))
 
 
-def resolve_piece(kind: type, choice: Any, table: Mapping[str, type]) -> Any:
+def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     """The loss, penalty, optimizer or schedule for an object, a class or a name.
 
     Parameters

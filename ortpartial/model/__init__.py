@@ -27,7 +27,7 @@ from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantize
 from .ties import Ties, infer_ties, list_folded_norms
 from .torch_record import TorchRecord, note_torch, read_torch
 from .tree import Leaf, count_modules, draw_tree, place_initializers
-from .unused import remove_unread, remove_unused
+from .unused import remove_named, remove_unread, remove_unused, replace_messages
 from .validation import available_memory
 from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
@@ -42,6 +42,6 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "list_program_constants", "load", "mark_straight_through", "match_names", "note_adapter", "note_torch",
            "offload_weights", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
            "read_ml_weights", "read_scope", "read_tensors", "read_torch", "register_expansion", "register_libraries",
-           "register_upgrade_check", "remove_unread", "remove_unused", "replace_file", "replace_weights",
-           "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs",
-           "write", "write_files", "write_folder", "write_tensors"]
+           "register_upgrade_check", "remove_named", "remove_unread", "remove_unused", "replace_file",
+           "replace_messages", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
+           "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]

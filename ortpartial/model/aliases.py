@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ class AliasDict(dict[str, Any]):
     (1.0, True, ['val_9'])
     """
 
-    def __init__(self, items: Mapping[str, Any], aliases: Mapping[str, Alias]):
+    def __init__(self, items: Mapping[str, object], aliases: Mapping[str, Alias]):
         super().__init__(items)
         self.aliases = {alias: a.initializer for alias, a in aliases.items() if a.initializer in items}
 
@@ -81,7 +81,7 @@ class AliasDict(dict[str, Any]):
     def __contains__(self, key: object) -> bool:
         return super().__contains__(key) or key in self.aliases
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The item of a name or an alias, or the default."""
         try:
             return self[key]
@@ -164,7 +164,7 @@ def _name_parameter(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) 
     return f"{scope}.{parameter}" if scope else parameter
 
 
-def find_module_names(arrays: Mapping[str, np.ndarray], module: Any) -> dict[str, Alias]:
+def find_module_names(arrays: Mapping[str, np.ndarray], module: object) -> dict[str, Alias]:
     """Aliases of initializers from the parameters of a module that have the same content, as they are or transposed.
 
     Where several parameters or initializers have the same content, as biases of zeros have, there is none.
@@ -214,7 +214,7 @@ def find_module_names(arrays: Mapping[str, np.ndarray], module: Any) -> dict[str
     return aliases
 
 
-def find_names_by_scope(graph: GraphProto, arrays: Mapping[str, np.ndarray], module: Any) -> dict[str, Alias]:
+def find_names_by_scope(graph: GraphProto, arrays: Mapping[str, np.ndarray], module: object) -> dict[str, Alias]:
     """Aliases of initializers with generated names that only nodes of one module read, from the tensors of this module.
 
     Of the tensors of the module, one alone has the content of the initializer, in another shape maybe. Fresh weights of
@@ -253,7 +253,7 @@ def _is_inside(path: str, scope: str) -> bool:
     return scope == path or scope.endswith(f".{path}")
 
 
-def _read_module(module: Any) -> tuple[dict[str, np.ndarray], set[str]]:
+def _read_module(module: object) -> tuple[dict[str, np.ndarray], set[str]]:
     """The state of a module by name, and the names of its parameters, each once."""
     parameters = dict(module.named_parameters()) if hasattr(module, "named_parameters") else {}
     if hasattr(module, "state_dict"):
@@ -280,9 +280,9 @@ def _digest(a: np.ndarray) -> tuple[tuple[int, ...], bytes]:
     return a.shape, hashlib.blake2b(content.data.cast("B") if content.size else b"", digest_size=16).digest()
 
 
-def _group(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
+def _group(pairs: Iterable[tuple[Hashable, str]]) -> dict[Hashable, list[str]]:
     """Names by what they have in common."""
-    groups: dict[Any, list[str]] = defaultdict(list)
+    groups: dict[Hashable, list[str]] = defaultdict(list)
     for key, name in pairs:
         groups[key].append(name)
     return groups

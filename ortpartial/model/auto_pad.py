@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
+from ortpartial.annotations import Attributes, Inputs, Settings
 from ortpartial.graph import Value, attribute_value, constant, op
 
 from .walk import walk_graphs
@@ -54,7 +55,7 @@ class _Windows:
         return (less, total - less) if self.upper else (total - less, less)
 
 
-def _read_windows(op_type: str, kernel: Sequence[Any], attributes: Mapping[str, Any]) -> _Windows | None:
+def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes) -> _Windows | None:
     """The windows of a node of this operator; None where it has no auto_pad SAME, or its numbers do not fit."""
     automatic = attributes.get("auto_pad") or ""
     if op_type not in _KERNELS or automatic not in ("SAME_UPPER", "SAME_LOWER"):
@@ -87,7 +88,7 @@ def is_misread(model: ModelProto) -> bool:
                if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute))
 
 
-def _is_misread(node: NodeProto, graph: Any) -> bool:
+def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     at, kernel = _KERNELS.get(op_type), attributes.get("kernel_shape")
@@ -100,7 +101,7 @@ def _is_misread(node: NodeProto, graph: Any) -> bool:
 
 
 def write_pads(op_type: str, inputs: Sequence[Value | None],
-               attributes: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], Finish] | None:
+               attributes: Attributes) -> tuple[Inputs, Settings, Finish] | None:
     """A node with auto_pad SAME as one with pads, or behind a Pad where these depend on sizes that are not known.
 
     Parameters
@@ -166,8 +167,8 @@ def _compute_totals(x: Value, w: Value | None, windows: _Windows) -> Value:
     return op.Max(extent - strides + op.Mod(-op.Shape(x, start=2), strides), constant(0, np.int64))
 
 
-def _write_behind_pad(op_type: str, inputs: Sequence[Any], rest: dict[str, Any], before: Value,
-                      after: Value) -> tuple[list[Any], dict[str, Any], Finish]:
+def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, object], before: Value,
+                      after: Value) -> tuple[Inputs, Settings, Finish]:
     """A node of which a Pad computes the first input."""
     x = inputs[0]
     none = constant([0, 0])

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Node, Value, constant, op, topological
 
@@ -278,7 +279,7 @@ def _measure(v: Value, axis: int) -> Value:
     return constant([size]) if isinstance(size, int) else op.Shape(v, start=axis, end=axis + 1)
 
 
-def _fill(number: int, dtype: Any, shape: Sequence[int | str], sizes: Mapping[str, Value]) -> Value:
+def _fill(number: int, dtype: DTypeLike, shape: Sequence[int | str], sizes: Mapping[str, Value]) -> Value:
     """A tensor of one number, of a shape in which sizes have names."""
     each = [sizes[n] if isinstance(n, str) else constant([n]) for n in shape]
     known = [int(n.array[0]) for n in each if n.array is not None]

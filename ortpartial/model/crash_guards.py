@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ortpartial.annotations import Attributes, Formula
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import VIEWS, Node, Value
 
@@ -26,7 +26,7 @@ _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
 _UNCHANGED = VIEWS | {"Cast"}
 
 
-def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], where: str) -> None:
+def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, where: str) -> None:
     """Refuse a node that is known to crash or hang the process.
 
     Parameters
@@ -55,7 +55,7 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Mapping
         raise ModelError(f"{where} {reason}")
 
 
-def _select(attributes: Mapping[str, Any], check: Callable[..., Any]) -> dict[str, Any]:
+def _select(attributes: Attributes, check: Formula) -> Attributes:
     """The attributes that a check has parameters for."""
     names = check.__kwdefaults__ or {}
     return {n: attributes[n] for n in names if n in attributes}

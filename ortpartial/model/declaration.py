@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two domains have an operator of one name
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import Value, accepted_types, attribute_value, register_schema
 
@@ -20,13 +21,13 @@ __all__ = ["declare", "declare_schema"]
 DOMAIN = "com.microsoft"
 _OPTION = defs.OpSchema.FormalParameterOption
 _OPTIONS = {"?": _OPTION.Optional, "*": _OPTION.Variadic}
-_KINDS: dict[Any, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
+_KINDS: dict[type, int] = {float: AttributeProto.FLOAT, int: AttributeProto.INT, list: AttributeProto.INTS,
                           str: AttributeProto.STRING, tuple: AttributeProto.STRINGS}
 _TYPES = sorted(accepted_types(defs.get_schema("Identity"), 0))
 
 
 def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
-            **attributes: Any) -> Callable[[Formula], Formula]:
+            **attributes: object) -> Callable[[Formula], Formula]:
     """Declare an operator: its schema, its type inference, and what it stands for.
 
     Parameters
@@ -55,7 +56,8 @@ def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
     return register
 
 
-def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Any], None], **attributes: Any) -> None:
+def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[InferenceContext], None],
+                   **attributes: object) -> None:
     """Declare the schema of an operator, whose inputs and outputs have a type of their own each.
 
     Parameters
@@ -85,20 +87,21 @@ def _formal(name: str) -> defs.OpSchema.FormalParameter:
                                          is_homogeneous=not name.endswith("*"))
 
 
-def _declared(name: str, default: Any) -> defs.OpSchema.Attribute:
+def _declared(name: str, default: object) -> defs.OpSchema.Attribute:
     if default not in _KINDS:
         return defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
     kind = AttributeProto.AttributeType.Name(_KINDS[default])
     return defs.OpSchema.Attribute(name, getattr(defs.OpSchema.AttrType, kind), required=False)
 
 
-def _infer(formula: Formula, place: int | None, default: int, attributes: Mapping[str, Any], context: Any) -> None:
+def _infer(formula: Formula, place: int | None, default: int, attributes: Attributes, context: InferenceContext
+           ) -> None:
     """Infer types: the shapes are those of what the operator stands for."""
     kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
     reference = kinds[place] if place is not None and place < len(kinds) else None
     element = default if reference is None else reference.tensor_type.elem_type
     bare = TypeProto(tensor_type=TypeProto.Tensor(elem_type=element))
-    settings: dict[str, Any] = {"y": Value(bare)}
+    settings: Settings = {"y": Value(bare)}
     for n, value in attributes.items():
         a = context.get_attribute(n)
         settings[n] = attribute_value(a) if a is not None else None if value in _KINDS else value

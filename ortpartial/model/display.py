@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from ortpartial.graph import walk_nodes
+import numpy as np
+
+from ortpartial.graph import Value, walk_nodes
 from ortpartial.texts import printable
 
-from .tree import Leaf, draw_tree, place_initializers
-
-if TYPE_CHECKING:
-    from .load import Model
-
-__all__ = ["draw_card", "format_bytes", "format_flops", "list_facts", "to_html", "to_text"]
+__all__ = ["draw_card", "format_bytes", "format_flops", "list_facts"]
 
 
-def list_facts(model: Model) -> dict[str, str]:
+def list_facts(inputs: Mapping[str, Value], outputs: Mapping[str, Value], values: Iterable[Value],
+               arrays: Collection[np.ndarray]) -> dict[str, str]:
     """What a model reads, computes and holds, a line each.
 
     Parameters
     ----------
-    model : Model
-        The model.
+    inputs, outputs : dict of str to Value
+        Its inputs and outputs by name.
+    values : iterable of Value
+        All of its values.
+    arrays : collection of numpy.ndarray
+        The content of its initializers.
 
     Returns
     -------
@@ -33,39 +34,24 @@ def list_facts(model: Model) -> dict[str, str]:
 
     Examples
     --------
-    >>> from ortpartial.graph import build, constant, variable
-    >>> from ortpartial.model import load
+    >>> from ortpartial.graph import constant, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
-    >>> list_facts(load(build([x], {"y": x @ w})))["nodes"]
+    >>> y = x @ w
+    >>> list_facts({"x": x}, {"y": y}, [x, w, y], [w.array])["nodes"]
     '1 (MatMul)'
     """
-    nodes = dict.fromkeys(v.node for v in model.values.values() if v.node is not None)
+    nodes = dict.fromkeys(v.node for v in values if v.node is not None)
     counts = Counter(node.op_type for node in walk_nodes(reversed(nodes)))
     listed = ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.most_common(8))
     more = ", ..." if len(counts) > 8 else ""
-    numbers = sum(a.size for a in model.arrays.values())
+    numbers = sum(a.size for a in arrays)
     facts = {
-        "inputs": ", ".join(f"{n} {v.type_name}" for n, v in model.inputs.items()),
-        "outputs": ", ".join(f"{n} {v.type_name}" for n, v in model.outputs.items()),
+        "inputs": ", ".join(f"{n} {v.type_name}" for n, v in inputs.items()),
+        "outputs": ", ".join(f"{n} {v.type_name}" for n, v in outputs.items()),
         "nodes": f"{counts.total()} ({listed}{more})",
-        "initializers": f"{len(model.arrays)} ({numbers:,} numbers)",
+        "initializers": f"{len(arrays)} ({numbers:,} numbers)",
     }
     return {n: printable(fact) for n, fact in facts.items()}
-
-
-def to_text(model: Model) -> str:
-    """A model in one line."""
-    facts = list_facts(model)
-    return (f"<Model {facts['inputs']} -> {facts['outputs']}; nodes: {facts['nodes'].split()[0]}, initializers: "
-            f"{facts['initializers']}>")
-
-
-def to_html(model: Model) -> str:
-    """A model as a card, which lists its initializers by module."""
-    places = place_initializers(model)
-    leaves = [Leaf(places[n], v.type_name, model.arrays[n].size, False) for n, v in model.initializers.items()]
-    tree = {"initializers": draw_tree(leaves, has_notes=False)} if leaves else {}
-    return draw_card("Model", list_facts(model), texts=tree)
 
 
 def draw_card(title: str, rows: Mapping[str, str], picture: str = "",

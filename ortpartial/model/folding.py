@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from ortpartial.annotations import Attributes
 from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import SMALL, Value, attribute_value, constant
 
@@ -159,7 +159,7 @@ def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
                          f"{last}, {count:.0f} numbers, where {SMALL**2 * 16} are the most.")
 
 
-def read_constant(attributes: Mapping[str, Any]) -> Value:
+def read_constant(attributes: Attributes) -> Value:
     """The value of a Constant node, whichever of its attributes holds it.
 
     Parameters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import LABEL_LOSSES, Value, topological
+from ortpartial.graph import LABEL_LOSSES, Node, Value, topological
 
 from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
@@ -54,21 +54,25 @@ def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dic
     for node in topological(list(outputs)) if names else ():
         indices = node.inputs[_INDICES[node.op_type]] if node.op_type in _INDICES else None
         name = None if indices is None else names.get(find_source(indices))
-        x = node.inputs[0]
-        if name is None or x is None or x.shape is None:
-            continue
-        called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
-        labels, rows = node.op_type in LABEL_LOSSES, node.op_type == "RoiAlign"
-        axis = 0 if rows else node.attribute("axis")
-        size = count_classes(x) if labels else x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
-        if not isinstance(size, int):
-            continue
-        ignored = node.attribute("ignore_index") if labels else None
-        low = 0 if labels or rows else -size
-        new = Range("labels" if labels else "indices", low, size - 1, ignored, called)
-        if name not in ranges or new.high < ranges[name].high:
+        new = None if name is None else _find_range(node)
+        if name is not None and new is not None and (name not in ranges or new.high < ranges[name].high):
             ranges[name] = new
     return ranges
+
+
+def _find_range(node: Node) -> Range | None:
+    """The range of the indices or labels of a node; None where the size that they index is not known."""
+    x = node.inputs[0]
+    if x is None or x.shape is None:
+        return None
+    called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
+    if node.op_type in LABEL_LOSSES:
+        n = count_classes(x)
+        return None if n is None else Range("labels", 0, n - 1, node.attribute("ignore_index"), called)
+    counts_rows = node.op_type == "RoiAlign"
+    axis = 0 if counts_rows else node.attribute("axis")
+    size = x.shape[axis] if -len(x.shape) <= axis < len(x.shape) else None
+    return Range("indices", 0 if counts_rows else -size, size - 1, None, called) if isinstance(size, int) else None
 
 
 def find_indices(inputs: Mapping[str, Value], outputs: Collection[Value]) -> frozenset[str]:

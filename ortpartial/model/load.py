@@ -9,19 +9,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from ortpartial.annotations import Settings
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names, find_names_by_scope
 from .custom_ops import find_libraries, register_libraries, resolve_libraries
-from .display import to_html, to_text
+from .display import draw_card, list_facts
 from .external_files import read_external_data
 from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
@@ -31,6 +31,7 @@ from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
 from .ties import Ties, check_ties, infer_ties
 from .torch_record import read_torch
+from .tree import Leaf, draw_tree, place_initializers
 from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
@@ -113,19 +114,29 @@ class Model(Immutable):
         """The initializer that a name or an alias stands for; what is neither is returned as it is."""
         return self.aliases[name].initializer if name in self.aliases and name not in self.initializers else name
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         # One list of all nodes comes first, for the values to refer to.
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update({"ties": Ties(), **{n: v for n, v in state.items() if n != "nodes"}})
         register_libraries(self.proto, self.custom_ops_library)
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """The inputs, outputs, nodes and initializers, a line each."""
+        return list_facts(self.inputs, self.outputs, self.values.values(), self.arrays.values())
+
     def __repr__(self) -> str:
-        return to_text(self)
+        facts = self.facts
+        return (f"<Model {facts['inputs']} -> {facts['outputs']}; nodes: {facts['nodes'].split()[0]}, initializers: "
+                f"{facts['initializers']}>")
 
     def _repr_html_(self) -> str:
-        return to_html(self)
+        places = place_initializers(self.proto.graph, self.main_names)
+        leaves = [Leaf(places[n], v.type_name, self.arrays[n].size, False) for n, v in self.initializers.items()]
+        tree = {"initializers": draw_tree(leaves, has_notes=False)} if leaves else {}
+        return draw_card("Model", self.facts, texts=tree)
 
     def release(self) -> None:
         """Free the memory of the pages of `arrays` that were read, where they are in a file."""
@@ -210,7 +221,7 @@ def read_marked(model: Model) -> ModelProto:
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          batch: int | Mapping[str, Sequence[int]] | None = None, variables: Collection[str] = (),
-         straight_through: bool | None = None, names_from: Any = None, ties: str = "infer",
+         straight_through: bool | None = None, names_from: object = None, ties: str = "infer",
          folder: str | os.PathLike[str] | None = None,
          custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
@@ -288,11 +299,40 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         proto, inferred = infer_ties(proto, arrays, copy=proto is source)
         if inferred:
             (graph, opsets), arrays = prepare(proto, batch), _read_arrays(proto)
+    initializers = _read_initializers(arrays, variables, loaded)
+    inputs = _read_inputs(graph, initializers)
+    if straight_through is None:
+        straight_through = loaded.straight_through if loaded else is_marked(proto)
+    outputs, values = _read_values(graph, opsets, inputs, initializers, straight_through, list_declared(proto))
+    if loaded is None:
+        check_graph(graph, opsets)  # at last, since our own errors say more
+    file = loaded.file if loaded else None
+    aliases = loaded.aliases if loaded else {}
+    if not aliases:
+        aliases = {**inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
+    if names_from is not None:
+        aliases = _name_by_module(aliases, proto, arrays, names_from)
+    model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
+                  find_libraries(proto), inferred)
+    if loaded is None and _is_old(proto):
+        for check in _UPGRADE_CHECKS:
+            check(model)
+    return model
+
+
+def _read_initializers(arrays: Mapping[str, np.ndarray], variables: Collection[str], loaded: Model | None
+                       ) -> dict[str, Value]:
+    """The initializers as constants and variables."""
     initializers = {
         n: variable(n, a.dtype, a.shape) if n in variables else constant(a, hint=n) for n, a in arrays.items()
     }
     if loaded:  # A layer of torch holds the content of its weights itself.
         initializers |= {n: variable(n, v.dtype, v.shape) for n, v in loaded.initializers.items() if n not in arrays}
+    return initializers
+
+
+def _read_inputs(graph: onnx.GraphProto, initializers: Collection[str]) -> dict[str, Value]:
+    """The inputs of a graph that are no initializers."""
     inputs = {}
     for i in graph.input:
         if i.name not in initializers:
@@ -302,9 +342,14 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
                 raise ModelError(f"Input {i.name!r} has the element type {kind}, which is none of ONNX.")
             inputs[i.name] = Value(i.type, hint=i.name)
             check_size(inputs[i.name], f"Input {i.name!r}")
-    if straight_through is None:
-        straight_through = loaded.straight_through if loaded else is_marked(proto)
-    declared = list_declared(proto)
+    return inputs
+
+
+def _read_values(
+    graph: onnx.GraphProto, opsets: Mapping[str, int], inputs: Mapping[str, Value], initializers: Mapping[str, Value],
+    straight_through: bool, declared: Mapping[str, onnx.TypeProto],
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The outputs of a graph, and all of its values."""
     opaque: dict[str, onnx.TypeProto] = {}
     for _ in range(2):  # Inference over the whole graph goes on behind opaque nodes once their types are known.
         reader = Reader(opsets, infer_types(graph, opsets, opaque), initializers, straight_through, declared=declared)
@@ -314,19 +359,7 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
         values |= outputs
         if not (opaque := reader.opaque):
             break
-    if loaded is None:
-        check_graph(graph, opsets)  # at last, since our own errors say more
-    file = loaded.file if loaded else None
-    aliases = loaded.aliases if loaded and loaded.aliases else {
-        **inferred.joined, **find_aliases(proto.graph), **_list_ties(proto, arrays)}
-    if names_from is not None:
-        aliases = _name_by_module(aliases, proto, arrays, names_from)
-    model = Model(proto, inputs, outputs, initializers, arrays, values, straight_through, file, graph, opsets, aliases,
-                  find_libraries(proto), inferred)
-    if loaded is None and _is_old(proto):
-        for check in _UPGRADE_CHECKS:
-            check(model)
-    return model
+    return outputs, values
 
 
 def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:
@@ -348,7 +381,7 @@ def _name_outputs(names: Sequence[str], taken: Collection[str]) -> list[str]:
     return list(distinct)
 
 
-def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: Any
+def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: object
                     ) -> dict[str, Alias]:
     """Aliases, of which those of a module come first, by content and then by scope."""
     names = {**find_names_by_scope(proto.graph, arrays, module), **find_module_names(arrays, module)}

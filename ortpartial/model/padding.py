@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Value, constant, op
 
 __all__ = ["read_padding"]
 
 
-def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Value | None:
+def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value | None:
     """A Pad in mode wrap that may repeat a tensor more than once, as a Gather: onnxruntime 1.19.2 reads foreign memory.
 
     Parameters
@@ -57,7 +57,7 @@ def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Mappi
     return x
 
 
-def _is_short(size: Any, before: int, behind: int) -> bool:
+def _is_short(size: object, before: int, behind: int) -> bool:
     """Whether pads of an axis repeat no element twice."""
     if not isinstance(size, int):
         return not before and not behind

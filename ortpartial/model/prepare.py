@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -237,16 +237,18 @@ def _has_long_rows(graph: onnx.GraphProto) -> bool:
         dims = i.type.tensor_type.shape.dim
         if len(dims) == 1 and dims[0].dim_value > 4 * _MOST_NUMBERS:
             return True
-    for g in walk_graphs(graph):
-        shapes = [n for node in g.node if node.op_type in _LENGTHENING for n in node.input if n]
-        stored = {t.name: t for t in g.initializer if t.data_type == TensorProto.INT64}
-        stored |= {node.output[0]: a.t for node in g.node if node.op_type == "Constant" for a in node.attribute
-                   if a.name == "value" and a.t.data_type == TensorProto.INT64}
-        numbers = [numpy_helper.to_array(stored[n]) for n in shapes if n in stored]
-        drawn = [max(a.ints, default=0) for node in g.node for a in node.attribute if a.name == "shape"]
-        if max([*drawn, *(int(a.max()) for a in numbers if a.size)], default=0) > _MOST_NUMBERS:
-            return True
-    return False
+    return any(max(_list_lengths(g), default=0) > _MOST_NUMBERS for g in walk_graphs(graph))
+
+
+def _list_lengths(graph: onnx.GraphProto) -> Iterator[int]:
+    """Sizes that nodes of a graph, without its bodies, give to tensors."""
+    shapes = [n for node in graph.node if node.op_type in _LENGTHENING for n in node.input if n]
+    stored = {t.name: t for t in graph.initializer if t.data_type == TensorProto.INT64}
+    stored |= {node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute
+               if a.name == "value" and a.t.data_type == TensorProto.INT64}
+    numbers = [numpy_helper.to_array(stored[n]) for n in shapes if n in stored]
+    yield from (int(a.max()) for a in numbers if a.size)
+    yield from (max(a.ints, default=0) for node in graph.node for a in node.attribute if a.name == "shape")
 
 
 def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
@@ -267,7 +269,23 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     dict of str to onnx.TypeProto
         By the names of values, those of bodies included; empty where inference fails.
     """
-    opaque = opaque or {}
+    model = _without_types(graph, opsets, opaque or {})
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=not _has_long_rows(model.graph))
+    except Exception:
+        return {}
+    types: dict[str, onnx.TypeProto] = {}
+    for v in (v for g in walk_graphs(inferred.graph) for v in [*g.value_info, *g.output]):
+        forget_zero_sizes(v.type.tensor_type.shape)
+        if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
+            types[v.name] = onnx.TypeProto()
+        types.setdefault(v.name, v.type)
+    return types
+
+
+def _without_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
+                   opaque: Mapping[str, onnx.TypeProto]) -> ModelProto:
+    """A model of a graph for shape inference: without what it would take for granted, with what it does not know."""
     bare = onnx.GraphProto()
     bare.CopyFrom(graph)
     del bare.value_info[:]
@@ -285,17 +303,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
         written = {a.name for a in node.attribute}
         mistaken = MISTAKEN_DEFAULTS[node.op_type]
         node.attribute.extend(helper.make_attribute(n, v) for n, v in mistaken.items() if n not in written)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=not _has_long_rows(model.graph))
-    except Exception:
-        return {}
-    types: dict[str, onnx.TypeProto] = {}
-    for v in (v for g in walk_graphs(inferred.graph) for v in [*g.value_info, *g.output]):
-        forget_zero_sizes(v.type.tensor_type.shape)
-        if v.name in types and types[v.name] != v.type:  # two branches may each have a value of the same name
-            types[v.name] = onnx.TypeProto()
-        types.setdefault(v.name, v.type)
-    return types
+    return model
 
 
 def _last_line(e: Exception) -> str:

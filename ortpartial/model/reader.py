@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, defs, numpy_helper
 
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import GraphError, ModelError, OrtPartialError
 from ortpartial.graph import (
     CONTROL,
@@ -48,7 +48,7 @@ from .walk import bodies, walk_graphs
 __all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 
 #: From inputs, attributes and which outputs are wanted to the outputs; to None for a node that is read as it is.
-Expansion = Callable[[Sequence[Any], Mapping[str, Any], Sequence[bool]], "list[Value | None] | None"]
+Expansion = Callable[[Inputs, Attributes, Sequence[bool]], "list[Value | None] | None"]
 
 #: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
@@ -154,6 +154,13 @@ class Reader:
             inputs = _guard(node, inputs, attributes)
             if not schema.domain and (padded := read_padding(schema.name, inputs, attributes)) is not None:
                 return [self._finish(node.output[0], padded, inputs, where)]
+        results = self._apply(node, schema, inputs, attributes)
+        pairs = zip(node.output, results, strict=False)
+        return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
+
+    def _apply(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
+               attributes: Attributes) -> Sequence[Value]:
+        """The outputs of a node as a new one computes them."""
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         written = write_pads(_name_operator(node), inputs, attributes)
@@ -166,17 +173,10 @@ class Reader:
             results, stacks = stack_appended(applied, self.sequences, joins)
             self.sequences.update(stacks)
         elif not schema.domain:
-            parts = inputs
-            if schema.name == "SplitToSequence":
-                sizes = [None if x is None else find_constant(x) for x in inputs[1:]]
-                parts = [inputs[0], *(x if a is None else constant(a) for x, a in zip(inputs[1:], sizes, strict=True))]
-            elements = sequence_elements(schema.name, parts, attributes, self.sequences)
+            elements = sequence_elements(schema.name, _read_sizes(schema.name, inputs), attributes, self.sequences)
             if elements is not None:
                 self.sequences[applied.outputs[0]] = elements
-        if self.straight_through:
-            results = pass_straight_through(applied, self.reals)
-        pairs = zip(node.output, results, strict=False)
-        return [self._finish(name, v, inputs, where) if name else None for name, v in pairs]
+        return pass_straight_through(applied, self.reals) if self.straight_through else results
 
     def _read_opaque(self, node: NodeProto, inputs: Sequence[Value | None], where: str) -> list[Value | None]:
         """The outputs of an operator that ONNX does not know."""
@@ -196,7 +196,7 @@ class Reader:
         return schema_of(node.op_type, domain, self.opsets.get(node.domain, OPSET))
 
     def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
-                attributes: Mapping[str, Any]) -> list[Value | None] | None:
+                attributes: Attributes) -> list[Value | None] | None:
         """What an operator of `EXPANSIONS` computes, once it has what its schema, if there is one, asks for."""
         if (node.domain, node.op_type) not in EXPANSIONS:
             return None
@@ -217,7 +217,7 @@ class Reader:
         return outputs
 
     def _resolve(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
-                 attributes: Mapping[str, Any], values: MutableMapping[str, Value]) -> Sequence[Value] | None:
+                 attributes: Attributes, values: MutableMapping[str, Value]) -> Sequence[Value] | None:
         """The outputs of a node that need not remain: an If of a constant, an element that is known."""
         first = inputs[0] if inputs else None
         if schema.name in ("OptionalGetElement", "OptionalHasElement"):
@@ -241,13 +241,13 @@ class Reader:
         check_size(v, where)
         return v
 
-    def bodies(self, node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+    def bodies(self, node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes,
                values: MutableMapping[str, Value]) -> dict[str, Subgraph]:
         """The graphs among the attributes of a node."""
         graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
         return {name: self.body(node.op_type, graph, inputs, attributes, values) for name, graph in graphs.items()}
 
-    def body(self, op_type: str, graph: GraphProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+    def body(self, op_type: str, graph: GraphProto, inputs: Sequence[Value | None], attributes: Attributes,
              values: MutableMapping[str, Value]) -> Subgraph:
         """A graph inside a node that has these inputs; `values` holds what is around it by name."""
         names = [i.name for i in graph.input]
@@ -262,6 +262,14 @@ class Reader:
         if op_type == "Loop":
             return widen_body(loop, [x for x in inputs[2:] if x is not None])
         return Subgraph.of(outputs, *(body_inputs(op_type, inputs, attributes, names) if op_type == "Scan" else ()))
+
+
+def _read_sizes(op_type: str, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
+    """The inputs of a node, in which sizes to split by are constants where they are computed from constants."""
+    if op_type != "SplitToSequence":
+        return inputs
+    arrays = [None if x is None else find_constant(x) for x in inputs[1:]]
+    return [inputs[0], *(x if a is None else constant(a) for x, a in zip(inputs[1:], arrays, strict=True))]
 
 
 def _find_element(v: Value | None) -> Value | None:
@@ -287,7 +295,7 @@ def _check_closed(node: NodeProto, where: str) -> None:
                              f"graph of an operator that ONNX does not know must not; make it an initializer there.")
 
 
-def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> list[Any]:
+def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes) -> list[Value | None]:
     """The inputs of a node, guarded against numbers that would crash the process."""
     name = node.name or f"{node.op_type} of {node.output[0]!r}"
     with _naming_misfits(node):
@@ -340,7 +348,7 @@ def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:
     return (*shape[: new[0]], before // after, *shape[new[0] + 1 :]) if after and before % after == 0 else shape
 
 
-def _count_outputs(schema: defs.OpSchema, attributes: Mapping[str, Any]) -> int:
+def _count_outputs(schema: defs.OpSchema, attributes: Attributes) -> int:
     """How many outputs every node of an operator has, reached or not; 0 for a variadic one, which says it itself."""
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     if schema.name == "BatchNormalization" and not attributes.get("training_mode"):

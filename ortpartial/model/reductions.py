@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Value, op
 
 __all__ = ["read_reduction"]
@@ -20,7 +20,7 @@ _MAPS: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = {
 }
 
 
-def read_reduction(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]) -> Value | None:
+def read_reduction(op_type: str, inputs: Sequence[Value | None], attributes: Attributes) -> Value | None:
     """A reduction with `noop_with_empty_axes` in other operators: onnxruntime 1.19.2 leaves out the maps, or fails.
 
     Parameters

@@ -6,12 +6,13 @@ index, and its error has the name of the Gather, which hence says what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Subgraph, Value, build, constant, make_node, op, schema_of, topological
 
@@ -25,14 +26,14 @@ __all__ = ["guard_inputs"]
 Guard = tuple[int, Value, str]
 
 #: From inputs and attributes to guards.
-Find = Callable[[Sequence[Any], Mapping[str, Any]], Iterator[Guard]]
+Find = Callable[[Inputs, Attributes], Iterator[Guard]]
 
 #: Inputs that hold indices, lengths or sizes, and in which numbers beyond 32 bits overflow (onnxruntime 1.19.2): Tile
 #: writes to foreign memory, Trilu reads it, and TopK gives other elements. Bounded by 32 bits they mean the same.
 _BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1, "com.microsoft.Pad": 1, "com.microsoft.Trilu": 1}
 
 
-def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], name: str) -> list[Any]:
+def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, name: str) -> list[Value | None]:
     """The inputs of a node with guards: numbers that would crash the process raise an error of onnxruntime instead.
 
     Parameters
@@ -102,7 +103,7 @@ def _fail_where(bad: Value, like: Value, name: str) -> Value:
 # -- guards by operator
 
 
-def _guard_division(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_division(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     a, b = inputs
     if a is not None and b is not None and _is_whole(b) and (bad := _find_bad_division(a, b)) is not None:
         yield 1, bad, "divides whole numbers by zero, or the least one by -1"
@@ -120,7 +121,7 @@ def _find_bad_division(a: Value, b: Value) -> Value | None:
     return None if not conditions else conditions[0] if len(conditions) == 1 else op.Or(*conditions)
 
 
-def _guard_labels(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_labels(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     x, t, *_ = inputs
     if x is None or t is None or t.array is not None or not _is_whole(t):
         return
@@ -132,14 +133,14 @@ def _guard_labels(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Itera
     yield 1, bad, "has a label out of range"
 
 
-def _guard_probabilities(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_probabilities(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     (x,) = inputs
     if x is None or not x.is_float:
         return
     yield 0, op.Not(op.And(x >= 0, x <= 1)), "has probabilities that are not in 0 to 1"
 
 
-def _guard_range(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_range(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 gives nothing for NaN, and where the number of elements overflows."""
     start, _, delta = inputs
     if start is None or delta is None or (start.array is not None and delta.array is not None and _is_whole(start)):
@@ -148,13 +149,13 @@ def _guard_range(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterat
     yield 0, op.Not((limit - first) / step < LARGEST_INT32), "has too many elements, or an end that is not a number"
 
 
-def _guard_regions(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_regions(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory for a region of an image that is not there."""
     x, _, images = inputs
     yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
 
 
-def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_unpooled(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 writes to foreign memory."""
     x, places, *shape = inputs
     if places.array is not None:
@@ -170,7 +171,7 @@ def _guard_unpooled(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Ite
     yield 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks"
 
 
-def _guard_padding(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_padding(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory where more is mirrored than there is, or nothing is left to repeat."""
     x, pads, *_, axes = (*inputs, None, None)[:4]
     mode = attributes.get("mode", "constant")
@@ -196,7 +197,7 @@ def _padded_sizes(x: Value, pads: Value, axes: Value | None) -> Value:
     return sizes
 
 
-def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_columns(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 divides by the size of a block, and writes to foreign memory where an image is too small."""
     x, image, block = inputs
     r = next((n for v in (image, block) if v.shape and isinstance(n := v.shape[0], int)), 2)
@@ -213,7 +214,7 @@ def _guard_columns(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iter
     yield (computed or [0])[0], bad, "has blocks and an image_shape that its input does not fit"
 
 
-def _guard_frames(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_frames(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 and 1.31.1 divide by the length of a frame."""
     _, _, window, length = (*inputs, None, None)[:4]
     if length is not None:
@@ -222,7 +223,7 @@ def _guard_frames(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Itera
         yield 1, op.Equal(_size(window, 0), 0), "has a window without elements"
 
 
-def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """A Loop whose condition never changes ends by its count alone, which may take years."""
     count, going = (*inputs, None, None)[:2]
     body: Subgraph = attributes["body"]
@@ -242,7 +243,7 @@ def _guard_count(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterat
 def _guard_below(position: int, find_size: Callable[..., Value | None]) -> Find:
     """A guard of indices below a size, which a function of inputs and attributes finds."""
 
-    def find(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+    def find(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         indices = inputs[position] if position < len(inputs) else None
         if indices is not None and (size := find_size(*inputs, **attributes)) is not None:
             yield position, _is_outside(indices, size), f"has indices that are out of range as input {position}"
@@ -250,14 +251,14 @@ def _guard_below(position: int, find_size: Callable[..., Value | None]) -> Find:
     return find
 
 
-def _guard_crops(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_crops(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     x, regions, images, *_ = inputs
     yield 1, op.IsNaN(regions), "has regions that are not numbers"
     yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
 
 
 def _guard_lengths(position: int) -> Find:
-    def find(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+    def find(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         mask = inputs[position] if position < len(inputs) else None
         if mask is not None and mask.shape is not None and len(mask.shape) == 1:
             yield position, mask < constant(0, mask.dtype), "has lengths of sequences that are negative"
@@ -265,13 +266,13 @@ def _guard_lengths(position: int) -> Find:
     return find
 
 
-def _guard_cache(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Iterator[Guard]:
+def _guard_cache(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     query, _, _, _, _, lengths, total, *_ = inputs
     yield 6, op.Cast(total, to=TensorProto.INT64) < _size(query, 1), "has a total_sequence_length below that of query"
     yield 5, _is_outside(lengths, op.Cast(total, to=TensorProto.INT64)), "has seqlens_k that are out of range"
 
 
-def _count_positions(x: Value, positions: Value, table: Value, *_: Any, **__: Any) -> Value | None:
+def _count_positions(x: Value, positions: Value, table: Value, *_: object, **__: object) -> Value | None:
     """The positions of a table of angles that the first of some tokens may have, or each of them."""
     if positions.shape is None or x.shape is None:
         return None
@@ -279,7 +280,7 @@ def _count_positions(x: Value, positions: Value, table: Value, *_: Any, **__: An
     return rows if len(positions.shape) == 2 else rows - _size(x, len(x.shape) - 2) + 1
 
 
-def _count_blocks(*_: Any, K: int = 0, block_size: int = 1, **__: Any) -> Value:
+def _count_blocks(*_: object, K: int = 0, block_size: int = 1, **__: object) -> Value:
     return constant(-(-K // block_size))
 
 

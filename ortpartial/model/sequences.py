@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Node, Subgraph, Value, constant, make_node, op
 
 from .walk import walk_graphs
@@ -30,7 +30,7 @@ Elements = list[Value] | Stack
 Joins = list[tuple[int, bool]]
 
 
-def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: Attributes,
                       sequences: Mapping[Value, Elements]) -> Elements | None:
     """The tensors of the sequence that an operator gives, as far as they are known.
 
@@ -65,11 +65,16 @@ def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: 
         return [*tensors, inputs[1]] if isinstance(tensors := sequences.get(x), list) else None
     if op_type != "SplitToSequence" or x is None or x.shape is None:
         return None
-    axis, split = attributes.get("axis", 0), inputs[1] if len(inputs) > 1 else None
-    sizes, is_one = _sizes(x.shape[axis], split), split is None or (split.array is not None and split.array.shape == ()
-                                                                    and split.array == 1)
+    return _split(x, inputs[1] if len(inputs) > 1 else None, attributes.get("axis", 0), attributes.get("keepdims", 1))
+
+
+def _split(x: Value, split: Value | None, axis: int, keepdims: int) -> Elements | None:
+    """The tensors that SplitToSequence gives, as far as they are known."""
+    assert x.shape is not None
+    sizes = _sizes(x.shape[axis], split)
+    is_one = split is None or (split.array is not None and split.array.shape == () and split.array == 1)
     # onnxruntime follows keepdims beside a split of 1 as well, where ONNX ignores it.
-    drops = is_one and not attributes.get("keepdims", 1)
+    drops = is_one and not keepdims
     if sizes is None:
         slices = _move_first(x, axis % x.rank)
         return Stack(slices if drops else op.Unsqueeze(slices, [axis % x.rank + 1])) if is_one else None
@@ -97,7 +102,7 @@ def _sizes(n: int | str | None, split: Value | None) -> list[int] | None:
 
 
 def read_element(op_type: str, tensors: Elements, inputs: Sequence[Value | None],
-                 attributes: Mapping[str, Any]) -> Value | None:
+                 attributes: Attributes) -> Value | None:
     """The output of an operator that reads a sequence of known tensors; None where it cannot be told.
 
     Parameters
@@ -138,7 +143,7 @@ def read_element(op_type: str, tensors: Elements, inputs: Sequence[Value | None]
 
 
 def _read_stack(op_type: str, stack: Value, inputs: Sequence[Value | None],
-                attributes: Mapping[str, Any]) -> Value | None:
+                attributes: Attributes) -> Value | None:
     """The output of an operator that reads a sequence whose tensors are stacked along the first axis."""
     if op_type == "SequenceLength":
         return op.Gather(op.Shape(stack, end=1), 0)
@@ -177,14 +182,7 @@ def stack_appended(loop: Node, sequences: Mapping[Value, Elements], joins: Seque
     sequences : dict of Value to list of Value or Stack
     """
     body, n = loop.bodies[0], len(loop.inputs) - 2
-    appended: dict[int, tuple[list[Value], Value]] = {}
-    for j, first in enumerate(loop.inputs[2:]):
-        tensors = None if first is None else sequences.get(first)
-        v = _find_appended(body, j, n)
-        if v is None or not isinstance(tensors, list) or not _has_one_shape(v, body, n, joins[j]):
-            continue
-        if all(x.type_key == v.type_key for x in tensors):
-            appended[j] = tensors, v
+    appended = _list_appended(loop, sequences, joins)
     if not appended or any(node.is_random for node in body.nodes):
         return list(loop.outputs), {}
     kept = [j for j in range(n) if j not in appended]
@@ -204,6 +202,21 @@ def stack_appended(loop: Node, sequences: Mapping[Value, Elements], joins: Seque
         rows = [op.Unsqueeze(x, [0]) for x in tensors]
         stacks[results[j]] = Stack(op.Concat(*rows, y, axis=0) if rows else y)
     return results, stacks
+
+
+def _list_appended(loop: Node, sequences: Mapping[Value, Elements], joins: Sequence[Joins | None]
+                   ) -> dict[int, tuple[list[Value], Value]]:
+    """By number of a list that a Loop carries, its first tensors, and the tensor of the body that is appended."""
+    body, n = loop.bodies[0], len(loop.inputs) - 2
+    appended: dict[int, tuple[list[Value], Value]] = {}
+    for j, first in enumerate(loop.inputs[2:]):
+        tensors = None if first is None else sequences.get(first)
+        v = _find_appended(body, j, n)
+        if v is None or not isinstance(tensors, list) or not _has_one_shape(v, body, n, joins[j]):
+            continue
+        if all(x.type_key == v.type_key for x in tensors):
+            appended[j] = tensors, v
+    return appended
 
 
 def _find_appended(body: Subgraph, j: int, n: int) -> Value | None:

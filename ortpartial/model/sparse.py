@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, SparseTensorProto, helper, numpy_helper
 
 from ortpartial.exceptions import ModelError
@@ -65,7 +65,7 @@ def _all(proto: ModelProto) -> Iterator[GraphProto]:
         yield from walk_graphs(g)
 
 
-def _constants(graph: GraphProto) -> Iterator[Any]:
+def _constants(graph: GraphProto) -> Iterator[Message]:
     """The Constant nodes that hold a sparse tensor."""
     for node in graph.node:
         if node.op_type == "Constant" and [a.name for a in node.attribute] == ["sparse_value"]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from onnx import GraphProto
 
+from ortpartial.annotations import Formula, Inputs
 from ortpartial.graph import Node, Value, constant, make_node, make_rewriter, topological, variable
 
 from .load import Model, load
@@ -51,12 +51,7 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
     >>> model.outputs["y"], model.initializers["w"].array is None
     (<Value y float32[5x1]>, True)
     """
-    new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
-    new |= {v: constant(model.arrays[n], hint=n) for n in constants
-            if n not in variables and (v := model.initializers[n]).array is None}
-    # Where content has moved into a file, constants let go of the memory that it was read into.
-    new |= {v: constant(model.arrays[n], hint=n) for n, v in model.initializers.items()
-            if v not in new and v.array is not None and v.array is not model.arrays[n]}
+    new = _replace_initializers(model, variables, constants)
     if batch is None:
         return _rewritten(model, new)
     values = list(model.values.values())
@@ -64,6 +59,21 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
         # Sizes decide which branches are taken, what loops carry and how many tensors a sequence holds.
         changing = [n for n, v in model.initializers.items() if v.array is None or v in new]
         return load(model, batch=batch, variables=changing)
+    return _specialize_sizes(model, batch, new)
+
+
+def _replace_initializers(model: Model, variables: Collection[str], constants: Collection[str]) -> dict[Value, Value]:
+    """The initializers that become variables or constants, and what takes their place."""
+    new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
+    new |= {v: constant(model.arrays[n], hint=n) for n in constants
+            if n not in variables and (v := model.initializers[n]).array is None}
+    # Where content has moved into a file, constants let go of the memory that it was read into.
+    return new | {v: constant(model.arrays[n], hint=n) for n, v in model.initializers.items()
+                  if v not in new and v.array is not None and v.array is not model.arrays[n]}
+
+
+def _specialize_sizes(model: Model, batch: int | Mapping[str, Sequence[int]], new: Mapping[Value, Value]) -> Model:
+    """The model with known sizes, and with some values replaced."""
     graph = GraphProto()
     graph.CopyFrom(model.graph)
     set_sizes(graph, batch)
@@ -72,7 +82,7 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
         check_size(v, f"Input {n!r}")
     types, names = infer_types(graph, model.opsets), {v: n for n, v in model.values.items()}
 
-    def retype(node: Node, arguments: Sequence[Any]) -> list[Value] | None:
+    def retype(node: Node, arguments: Inputs) -> list[Value] | None:
         if arguments == list(node.inputs):
             return None
         hints = [y.hint for y in node.outputs]
@@ -106,7 +116,7 @@ def replace_inputs(model: Model, values: Mapping[str, Value]) -> Model:
     return replace(rewritten, inputs={n: v for n, v in rewritten.inputs.items() if n not in values})
 
 
-def _rewritten(model: Model, new: Mapping[Value, Value], formula: Any = None) -> Model:
+def _rewritten(model: Model, new: Mapping[Value, Value], formula: Formula | None = None) -> Model:
     """The model with some values replaced."""
     current = make_rewriter(list(model.values.values()), new, formula)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from google.protobuf.message import Message
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
 from ortpartial.exceptions import ModelError
@@ -73,7 +74,7 @@ def check_names(proto: ModelProto) -> None:
             raise ModelError(f"The model imports opset {o.version} of the domain {o.domain!r}, which is none.")
 
 
-def _list_names(proto: ModelProto) -> Iterator[Any]:
+def _list_names(proto: ModelProto) -> Iterator[Message]:
     """The names in a model."""
     for o in proto.opset_import:
         yield o.domain
@@ -91,7 +92,7 @@ def _list_names(proto: ModelProto) -> Iterator[Any]:
             yield from (b.key, b.value)
 
 
-def _list_graph_names(graph: GraphProto) -> Iterator[Any]:
+def _list_graph_names(graph: GraphProto) -> Iterator[Message]:
     yield graph.name
     yield from (t.name for t in graph.initializer)
     yield from (t.values.name for t in graph.sparse_initializer)
@@ -103,7 +104,7 @@ def _list_graph_names(graph: GraphProto) -> Iterator[Any]:
     yield from _list_node_names(graph)
 
 
-def _list_node_names(container: GraphProto | FunctionProto) -> Iterator[Any]:
+def _list_node_names(container: GraphProto | FunctionProto) -> Iterator[Message]:
     for node in container.node:
         if not node.output and node.domain in ("", "ai.onnx"):
             raise ModelError(f"Node {node.name!r} ({node.op_type}) has no outputs.")

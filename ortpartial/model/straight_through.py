@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any
 
 from onnx import ModelProto, TensorProto
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import (
     OPSET,
@@ -101,7 +101,7 @@ def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> li
     return ys
 
 
-def apply_formula(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
+def apply_formula(node: Node, inputs: Inputs) -> Sequence[Value | None]:
     """What the outputs of a node stand for, from what its inputs do."""
     formula = FORMULAS.get((node.domain, node.op_type))
     if formula is None:
@@ -112,7 +112,7 @@ def apply_formula(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
     return [result] if result is None or isinstance(result, Value) else result
 
 
-def _apply_same(node: Node, inputs: Sequence[Any]) -> Sequence[Value | None]:
+def _apply_same(node: Node, inputs: Inputs) -> Sequence[Value | None]:
     """The operator itself, of real numbers: it moves, selects or adds up integers, as MaxPool and Reshape do."""
     schema = node.schema
     kinds = [schema.outputs[min(i, len(schema.outputs) - 1)].type_str for i in range(len(node.outputs))]

@@ -247,15 +247,20 @@ class _Exporter:
             return ("name", use.via) if scope is None else ("scope", scope, what)
         if use.via != name and (filled or self.model.producer_name == "pytorch"):
             return ("name", use.via)
-        if role is not None and filled and not self.has_identities and (
-                scope is not None or int(np.prod(self.tensors[name].dims)) > 1):  # One number may be of the program.
-            if scope is not None:
-                return ("scope", scope, role)
-            # Without modules, a layer is known by its random weight, then by the name of its node.
-            layer = self._find_layer(use) or use.node.name
-            if layer and (role == "bias" or use.node.op_type not in PRODUCTS):
-                return ("node", layer, role)
-        return ("statistic", name, role) if role in _STATISTICS else ("name", name)
+        key = self._find_layer_key(name, use, role, scope) if filled and not self.has_identities else None
+        return key or (("statistic", name, role) if role in _STATISTICS else ("name", name))
+
+    def _find_layer_key(self, name: str, use: Use, role: str | None, scope: str | None) -> Key | None:
+        """What tells a weight by the layer that reads it, where it has a role there."""
+        if role is None:
+            return None
+        if scope is not None:
+            return ("scope", scope, role)
+        if int(np.prod(self.tensors[name].dims)) <= 1:  # One number may be of the program.
+            return None
+        # Without modules, a layer is known by its random weight, then by the name of its node.
+        layer = self._find_layer(use) or use.node.name
+        return ("node", layer, role) if layer and (role == "bias" or use.node.op_type not in PRODUCTS) else None
 
     def _find_layer(self, use: Use) -> str | None:
         """The weight of random numbers that a node reads, or the product to which it adds a bias."""

@@ -122,7 +122,7 @@ def read_torch(proto: ModelProto) -> TorchRecord | None:
                      f"formats up to {_FORMAT}; update it.")
 
 
-def _read_entry(name: str, entry: Any) -> Any:
+def _read_entry(name: str, entry: object) -> Any:
     """An entry of the record, in the type of its field: the model may be of a stranger."""
     if name == "training":
         is_right = isinstance(entry, bool)

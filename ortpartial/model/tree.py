@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+
+from onnx import GraphProto
 
 from ortpartial.texts import printable
 
 from .scopes import find_readers, read_scope
-
-if TYPE_CHECKING:
-    from .load import Model
 
 __all__ = ["Leaf", "count_modules", "draw_tree", "place_initializers"]
 
@@ -73,13 +71,15 @@ class _Row:
     note: str
 
 
-def place_initializers(model: Model) -> dict[str, tuple[str, ...]]:
+def place_initializers(graph: GraphProto, names: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The place of each initializer in the tree.
 
     Parameters
     ----------
-    model : Model
-        The model.
+    graph : onnx.GraphProto
+        The graph that reads them.
+    names : dict of str to str
+        The name to show for each initializer, as `Model.main_names`.
 
     Returns
     -------
@@ -87,9 +87,9 @@ def place_initializers(model: Model) -> dict[str, tuple[str, ...]]:
         The parts of its name, or of its alias, which have a dot or a slash behind them but for the last; before a name
         without any stands the module of a node that reads it.
     """
-    readers = find_readers(model.proto.graph)
+    readers = find_readers(graph)
     places = {}
-    for n, name in model.main_names.items():
+    for n, name in names.items():
         separator = "." if "." in name else "/"
         *modules, last = name.rsplit(separator, _LEVELS)
         scopes = [scope for node, _ in readers.get(n, []) if (scope := read_scope(node))]
@@ -99,20 +99,22 @@ def place_initializers(model: Model) -> dict[str, tuple[str, ...]]:
     return places
 
 
-def count_modules(model: Model) -> dict[str, int]:
+def count_modules(graph: GraphProto, names: Iterable[str]) -> dict[str, int]:
     """How many modules read each initializer; exporters merge initializers of equal content.
 
     Parameters
     ----------
-    model : Model
-        The model.
+    graph : onnx.GraphProto
+        The graph that reads them.
+    names : iterable of str
+        The initializers.
 
     Returns
     -------
     dict of str to int
     """
-    readers = find_readers(model.proto.graph)
-    return {n: len({read_scope(node) for node, _ in readers.get(n, [])}) for n in model.initializers}
+    readers = find_readers(graph)
+    return {n: len({read_scope(node) for node, _ in readers.get(n, [])}) for n in names}
 
 
 def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 100, has_notes: bool = True

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, MutableSequence
 
+from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto
 
 from .walk import bodies, walk_graphs
 
-__all__ = ["remove_unread", "remove_unused"]
+__all__ = ["remove_named", "remove_unread", "remove_unused", "replace_messages"]
 
 
 def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -> None:
@@ -30,7 +30,7 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
     >>> [node.op_type for node in graph.node], len(graph.initializer)
     (['Exp'], 0)
     """
-    graphs: list[Any] = [container, *(g for node in container.node for b in bodies(node) for g in walk_graphs(b))]
+    graphs = [container, *(g for node in container.node for b in bodies(node) for g in walk_graphs(b))]
     outputs = {o if isinstance(o, str) else o.name for g in graphs for o in g.output}
     candidates = set(names)
     while True:
@@ -43,11 +43,40 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
             candidates.update(node.input)
             g.node.remove(node)
     for g in graphs:
-        if isinstance(g, GraphProto) and (removed := {t.name for t in g.initializer} & unread):
-            for field in ("initializer", "input"):  # An initializer that is an input, too, is its default.
-                kept = [t for t in getattr(g, field) if t.name not in removed]
-                g.ClearField(field)
-                getattr(g, field).extend(kept)
+        if isinstance(g, GraphProto):
+            removed = {t.name for t in g.initializer} & unread
+            remove_named(g.initializer, removed)
+            remove_named(g.input, removed)  # An initializer that is an input, too, is its default.
+
+
+def remove_named(messages: MutableSequence[Message], names: Collection[str]) -> None:
+    """Remove the messages of a repeated field that have one of some names; the others are not copied.
+
+    Parameters
+    ----------
+    messages : repeated field
+        Such as the initializers of a graph; it is changed.
+    names : collection of str
+        The names.
+    """
+    for i in reversed(range(len(messages)) if names else ()):
+        if messages[i].name in names:
+            del messages[i]
+
+
+def replace_messages(messages: MutableSequence[Message], others: Iterable[Message]) -> None:
+    """Give a repeated field other content, which may be some of its own.
+
+    Parameters
+    ----------
+    messages : repeated field
+        Such as the nodes of a graph; it is changed.
+    others : iterable of message
+        What it is to hold.
+    """
+    kept = list(others)
+    del messages[:]
+    messages.extend(kept)
 
 
 def remove_unread(container: GraphProto | FunctionProto) -> None:
@@ -79,6 +108,4 @@ def remove_unread(container: GraphProto | FunctionProto) -> None:
             inside = [g for body in bodies(node) for g in walk_graphs(body)]
             stack += [*node.input, *(n for g in inside for inner in g.node for n in inner.input),
                       *(o.name for g in inside for o in g.output)]
-    nodes = [node for i, node in enumerate(container.node) if i in kept]
-    del container.node[:]
-    container.node.extend(nodes)
+    replace_messages(container.node, [node for i, node in enumerate(container.node) if i in kept])

@@ -22,6 +22,7 @@ from onnx import (
     version_converter,
 )
 
+from ortpartial.annotations import Attributes, DTypeLike
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import OPSET, attribute_value, defaults, schema_of
 
@@ -191,7 +192,7 @@ class _Writer:
         return _find_opset(self.node, self.context.version)
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> Attributes:
         """The attributes of the node, and the defaults that they had at its opset."""
         schema = schema_of(self.node.op_type, "", self.version)
         return {**defaults(schema), **{a.name: attribute_value(a) for a in self.node.attribute}}
@@ -215,7 +216,7 @@ class _Writer:
         self.nodes.append(helper.make_node(op_type, inputs, [name], label, **attributes))
         return name
 
-    def constant(self, array: Any, dtype: Any) -> str:
+    def constant(self, array: object, dtype: DTypeLike) -> str:
         """A constant."""
         return self.add("Constant", value=numpy_helper.from_array(np.asarray(array, dtype)))
 
@@ -227,7 +228,7 @@ class _Writer:
         with np.errstate(over="ignore"):  # 3.4e38 is the default of an attribute, and infinite in float16
             return self.constant(value, helper.tensor_dtype_to_np_dtype(kind))
 
-    def finish(self, op_type: str, *inputs: str, drop: tuple[str, ...] = (), **attributes: Any) -> None:
+    def finish(self, op_type: str, *inputs: str, drop: tuple[str, ...] = (), **attributes: object) -> None:
         """Write the node itself, with other inputs, without some attributes and with others."""
         node = NodeProto.FromString(self.node.SerializeToString())
         kept = [a for a in node.attribute if a.name not in (*drop, *attributes)]
@@ -248,7 +249,7 @@ class _Writer:
             inputs.pop()
         self.finish(self.node.op_type, *inputs, drop=(*names, *drop))
 
-    def _move(self, name: str, value: Any) -> str:
+    def _move(self, name: str, value: object) -> str:
         if isinstance(value, float) and name != "ratio":
             return self.number(value, self.node.input[0])
         return self.constant([value] if name == "k" else value, np.float32 if isinstance(value, float) else np.int64)

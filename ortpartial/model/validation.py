@@ -137,17 +137,21 @@ def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
     if condition and ((first := _find_constant(container, condition)) is None or not first.all()):
         return
     body = next((a.g for a in node.attribute if a.name == "body"), None)
-    if body is None:
-        return  # The reader says that it is missing.
+    if body is not None and _keeps_condition(body, container):  # Where there is none, the reader says so.
+        raise ModelError(f"{_describe(node)} can never end: it has no trip count, and its condition is always true. "
+                         f"Give it a trip count up to {LARGEST_INT32}.")
+
+
+def _keeps_condition(body: GraphProto, container: GraphProto | FunctionProto) -> bool:
+    """Whether the body of a Loop hands on the condition that it reads, or one that is always true."""
     makers = {o: n for n in body.node for o in n.output}
     name = body.output[0].name
     while name in makers and makers[name].op_type == "Identity":
         name = makers[name].input[0]
-    is_handed_on = len(body.input) > 1 and name == body.input[1].name
+    if len(body.input) > 1 and name == body.input[1].name:
+        return True
     following = [c for g in (body, container) if (c := _find_constant(g, name)) is not None]
-    if is_handed_on or (following and following[0].all()):
-        raise ModelError(f"{_describe(node)} can never end: it has no trip count, and its condition is always true. "
-                         f"Give it a trip count up to {LARGEST_INT32}.")
+    return bool(following and following[0].all())
 
 
 def _find_constant(container: GraphProto | FunctionProto, name: str) -> np.ndarray | None:

@@ -40,7 +40,7 @@ def expand_einsum(node: Node) -> Value | None:
     return op.Transpose(total, perm=[letters.index(letter) for letter in result])
 
 
-def _contract(a: tuple[Any, str], b: tuple[Any, str], kept: set[str]) -> tuple[Value, str]:
+def _contract(a: tuple[object, str], b: tuple[object, str], kept: set[str]) -> tuple[Value, str]:
     """The product of two factors, summed over the letters that nothing else has."""
     (x, first), (y, second) = _sum_letters(*a, kept | {*b[1]}), _sum_letters(*b, kept | {*a[1]})
     sizes = {**dict(zip(first, x.shape or (), strict=True)), **dict(zip(second, y.shape or (), strict=True))}

@@ -83,13 +83,13 @@ def _fold(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
 
 
 def _log_softmax(node: Node) -> Value:
-    x, axis = node.inputs[0], [node.attribute("axis")]
+    x, axis = node.reads[0], [node.attribute("axis")]
     centered = x - op.ReduceMax(x, axis)
     return centered - op.Log(op.ReduceSum(op.Exp(centered), axis))
 
 
 def _softmax(node: Node) -> Value:
-    x, axis = node.inputs[0], [node.attribute("axis")]
+    x, axis = node.reads[0], [node.attribute("axis")]
     powers = op.Exp(x - op.ReduceMax(x, axis))
     return powers / op.ReduceSum(powers, axis)
 

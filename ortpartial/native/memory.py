@@ -54,11 +54,7 @@ def plan_memory(kernels: Sequence[Kernel], kept: Sequence[Array] = ()) -> Memory
     """
     plan = MemoryPlan()
     steps = list(_walk(kernels))
-    accesses: dict[Array, list[int]] = defaultdict(list)
-    for i, (kernel, _) in enumerate(steps):
-        places = [kernel.condition] if isinstance(kernel, Branch) else (*kernel.reads(), *kernel.writes())
-        for array in dict.fromkeys(p.array for p in places if p.array.role == "scratch"):
-            accesses[array].append(i)
+    accesses = _list_accesses([kernel for kernel, _ in steps])
     extents = _find_extents(steps)
     spans = {array: _span([(i, steps[i][1]) for i in those], extents) for array, those in accesses.items()}
     for array in kept:
@@ -86,6 +82,16 @@ def _walk(kernels: Iterable[Kernel], around: Around = ()) -> Iterator[tuple[Kern
         inside = (*around, kernel) if isinstance(kernel, Repeat) else around
         for body in kernel.bodies:
             yield from _walk(body, inside)
+
+
+def _list_accesses(kernels: Sequence[Kernel | Branch]) -> dict[Array, list[int]]:
+    """By scratch array the numbers of the kernels that read or write it."""
+    accesses: dict[Array, list[int]] = defaultdict(list)
+    for i, kernel in enumerate(kernels):
+        places = [kernel.condition] if isinstance(kernel, Branch) else (*kernel.reads(), *kernel.writes())
+        for array in dict.fromkeys(p.array for p in places if p.array.role == "scratch"):
+            accesses[array].append(i)
+    return accesses
 
 
 def _find_extents(steps: Sequence[tuple[Kernel, Around]]) -> dict[Kernel, tuple[int, int]]:

@@ -94,16 +94,7 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     outputs = expand(outputs)
     fields = name_fields(inputs)
     arrays = {v: _array(n, v, fields[n], rows, state, iteration) for n, v in inputs.items()}
-    news = {outputs[after]: Array(v.dtype, prod(sizes(v)), "state", fields[n], former=arrays[v])
-            for n, after in state.items() if (v := inputs[n]) is not outputs[after]}
-    translator = Translator(arrays, {v: a for v, a in news.items() if v not in arrays})
-    results = [outputs[loss], *(outputs[after] for after in state.values())]
-    translator.run(results)
-    for n, after in state.items():
-        e, array = translator.read(outputs[after]), arrays[inputs[n]]
-        if not (isinstance(e, Load) and e.array.memory is array and e.is_plain):
-            new = Array(e.dtype, array.size, "state", array.name, former=array)
-            translator.store(e, Load(e.dtype, e.shape, new, Affine.contiguous(e.shape)))
+    translator = _translate_values(outputs[loss], {inputs[n]: outputs[after] for n, after in state.items()}, arrays)
     e = translator.read(outputs[loss])
     mean = translator.store(e, translator.allocate(e.dtype, e.shape))
     kernels = drop_unread(order_kernels(translator.kernels), mean.array)
@@ -124,6 +115,20 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
                          [*writer.registers(), *body, f"return {writer.element(mean, '0')};"])
     return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
                       tuple(memory))
+
+
+def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array]) -> Translator:
+    """The translator of a loss and of what takes the place of each state, which it has stored."""
+    news = {y: Array(v.dtype, prod(sizes(v)), "state", arrays[v].name, former=arrays[v])
+            for v, y in state.items() if v is not y}
+    translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays})
+    translator.run([loss, *state.values()])
+    for v, y in state.items():
+        e, array = translator.read(y), arrays[v]
+        if not (isinstance(e, Load) and e.array.memory is array and e.is_plain):
+            new = Array(e.dtype, array.size, "state", array.name, former=array)
+            translator.store(e, Load(e.dtype, e.shape, new, Affine.contiguous(e.shape)))
+    return translator
 
 
 def _array(n: str, v: Value, field: str, rows: Collection[str], state: Collection[str], iteration: str | None

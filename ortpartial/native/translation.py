@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Node, Value, make_node, topological, variable
 
@@ -48,7 +49,7 @@ def translates(*operators: str, domain: str = "") -> Callable[[Callable[[Transla
         A decorator.
     """
 
-    def register(function: Callable[[Translator, Node], Any]) -> Callable[[Translator, Node], Any]:
+    def register(function: Callable[[Translator, Node], object]) -> Callable[[Translator, Node], Any]:
         TRANSLATORS.update({(domain, name): function for name in operators})
         return function
 
@@ -173,7 +174,7 @@ class Translator:
         self.kernels.append(Loop([Store(place, value, template)]))
         return to
 
-    def allocate(self, dtype: Any, shape: Sequence[int], v: Value | None = None) -> Load:
+    def allocate(self, dtype: DTypeLike, shape: Sequence[int], v: Value | None = None) -> Load:
         """A new array; that of an output where v is one."""
         shape = tuple(shape)
         target = self._outputs.get(v) if v is not None else None

@@ -6,30 +6,42 @@ import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from threading import RLock
+from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
-from ortpartial.execution import StepEngine, StepRunner, select_for_device
-from ortpartial.graph import Value, build
-from ortpartial.learning import Piece, fingerprint, is_settled
-from ortpartial.model import Range, check_empty, load
-from ortpartial.runtime import Buffer, Device, DeviceName, Session, choose_threads
+from ortpartial.execution import (
+    MANY_STEPS,
+    IdleRunner,
+    Loop,
+    RunLocal,
+    StepEngine,
+    StepRunner,
+    has_hooks,
+    is_batches,
+    select_for_device,
+    select_for_length,
+)
+from ortpartial.graph import Value, build, variable
+from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
+from ortpartial.model import Range, check_empty
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
 from ortpartial.training_info import draw_initialization, strip_training_info
 
 from .changes import count_changes, note_change
 from .data_parallel import Processes, choose_own_threads
-from .fitting import to_arrays
+from .fitting import make_loop, to_arrays
 from .losses import Loss
 from .module import Module, list_arguments
+from .optimizer import Optimizer
 from .parameter import Parameter
 from .placeholders import check_sizes, convert, name_all, to_placeholder
 from .trace import ITERATION, PASSING, SEED
-from .traced_source import make_source
+from .traced_source import WEIGHTS, make_source
+from .trainer import ModuleTrainer
 from .training_model import initial_values, write_model
 from .writing import Writing, write, write_step
 
@@ -45,7 +57,7 @@ def in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
 
     @wraps(method)
     def run(self: Program, *args: _P.args, **settings: _P.kwargs) -> _T:
-        with self._lock:
+        with self.turn.lock:
             return method(self, *args, **settings)
 
     return run
@@ -86,6 +98,7 @@ class Program:
         self._ranges: Mapping[str, Range] = {}  # of the labels and indices that it reads
         self._step_key: Any = None  # the types of its targets
         self._settings: Any = None  # what else the step depends on
+        self._listed: tuple[int, Mapping[str, Optimizer]] = -1, {}
         self._seen = -1  # how many changes of modules have been looked at
         #: The pieces that may change in themselves, and their fingerprint when they were looked at.
         self._unsettled: list[Any] = []
@@ -93,13 +106,19 @@ class Program:
         self._parts = list(module.named_modules())
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
-        self._lock = RLock()  # threads take turns
+        #: Threads take turns, and runs have the options of their threads.
+        self.turn, self.local = Turn(), RunLocal()
+        self.random_state = random_state
         #: Holds the state that steps read, and takes them.
         self.runner: StepRunner | None = None
         #: State that no step reads, or reads yet, as one before the first batch.
         self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
         #: The shapes of parameters and buffers, by name.
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._rate_key: Any = None  # the fingerprint of the rate whose schedule has a session
+        self._extra: dict[str, Session] = {}  # sessions that follow from the step
+        #: The shapes of batches that had programs of their own where a training was cut off that goes on.
+        self.former_policy: Any = None
         #: By what they are for, the sessions that take no step.
         self._sessions: dict[str, _Function] = {}
         self._attach()
@@ -147,7 +166,7 @@ class Program:
     def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
         """Let be written anew what depends on modes, optimizers, losses and frozen weights, where they have changed."""
         modes = [n for n, m in self._parts if m._mode is False] if self.module._mode else []
-        optimizers = [o for _, o in self.module.named_optimizers()]
+        optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
             optimizer.plan_again()
         pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
@@ -169,6 +188,13 @@ class Program:
     def _runs(self, name: str) -> bool:
         """Whether the runner holds a part of the state."""
         return self.runner is not None and name in (*self.runner.source.names_of_state, SEED, ITERATION)
+
+    @property
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """The optimizers of the module by name, which are looked for where something has changed."""
+        if self._listed[0] != (changes := count_changes()):
+            self._listed = changes, dict(self.module.named_optimizers())
+        return self._listed[1]
 
     def get(self, name: str) -> np.ndarray:
         """A copy of a part of the state."""
@@ -219,8 +245,7 @@ class Program:
         rng = rng or self.rng
         for p, seed in zip(parameters.values(), rng.integers(0, 2**24, len(parameters)).tolist(), strict=True):
             p.seed = seed
-        graph = build([], initial_values(parameters), name="initialization")
-        return draw_initialization(load(graph), None, rng, self.device)
+        return draw_initialization(initial_values(parameters), None, rng, self.device)
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
@@ -231,20 +256,20 @@ class Program:
 
     def plan(self, lengths: Mapping[str, int]) -> None:
         """Plan how many batches each optimizer takes in all, for schedules that last as long."""
-        changes = [optimizer.plan(lengths[n]) for n, optimizer in self.module.named_optimizers() if n in lengths]
+        changes = [optimizer.plan(lengths[n]) for n, optimizer in self.optimizers.items() if n in lengths]
         if True in changes:
             self.forget_steps(keep_states=True)
 
     def plan_further(self, batches: int) -> None:
         """Plan so many batches beside those that each optimizer has taken."""
-        counters = {n: f"{n}.iteration" for n, _ in self.module.named_optimizers()}
+        counters = {n: f"{n}.iteration" for n in self.optimizers}
         taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def synchronize(self) -> bool:
         """Let processes that train together go on from the state of the first; whether this is the first."""
         self._is_together = True
-        if not any(optimizer.distributed for _, optimizer in self.module.named_optimizers()):
+        if not any(optimizer.distributed for optimizer in self.optimizers.values()):
             self._processes = None
             return True
         self._processes = self._processes or Processes()
@@ -273,7 +298,8 @@ class Program:
     def _check_batch(self, count: int) -> None:
         """Check that a batch of so many arrays is what `train_one_batch` takes."""
         try:
-            if type(self.module).train_one_batch is Module.train_one_batch and count != len(self.inputs) + 1:
+            is_default = type(self.module).train_one_batch is Module.train_one_batch
+            if is_default and count not in (len(self.inputs) + 1, len(self.inputs) + 2):
                 raise TypeError(f"it takes {', '.join(self.inputs)} and a target")
             inspect.signature(self.module.train_one_batch).bind(*range(count))
         except TypeError as e:
@@ -293,6 +319,7 @@ class Program:
             return
         self._step = None
         self._sessions.pop("evaluate", None)
+        self._extra.clear()
         step = write_step(self.module, self._name_batch(targets, inputs), training=True)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
@@ -312,6 +339,8 @@ class Program:
         """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
         self._check_batch(len(self.inputs) + len(targets))
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
+        if type(self.module).train_one_batch is Module.train_one_batch and len(targets) == 2:
+            arguments = ["target", WEIGHTS]
         names = name_all(targets, arguments, "target", {*self.inputs, *self._shapes, SEED, ITERATION})
         rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
         sizes = ["N" if rows in (None, *(t.shape or ())[:1]) else f"{n}_rows"
@@ -345,7 +374,10 @@ class Program:
         if exchanges:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
         runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
-        runner.reason = reason
+        runner.reason, runner.turn, runner.local = reason, self.turn, self.local
+        if self.former_policy is not None:
+            runner.restore({**runner.snapshot(), "shapes": self.former_policy})
+            self.former_policy = None
         return runner
 
     def change_engine(self, kind: type[StepRunner], reason: str) -> None:
@@ -384,6 +416,84 @@ class Program:
                          f"holds copies of its numbers.")
 
     # -- running
+
+    @cached_property
+    def idle(self) -> IdleRunner:
+        """What the loop asks where steps are taken batch by batch."""
+        return IdleRunner(self.engine_name, self.engine_reason, lambda: self.iteration, self.turn, self.local)
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The loop of `fit`."""
+        return make_loop(self)
+
+    @cached_property
+    def trainer(self) -> ModuleTrainer:
+        """What callbacks ask of the training."""
+        return ModuleTrainer(self)
+
+    @property
+    def step_inputs(self) -> Mapping[str, Value]:
+        """The placeholders of the step that is written."""
+        assert self._step is not None
+        return self._step.inputs
+
+    def find_session(self, name: str, compile_session: Callable[[], Session]) -> Session:
+        """A session that takes no step, which is compiled where the step has changed since."""
+        if name not in self._extra:
+            self._extra[name] = compile_session()
+        return self._extra[name]
+
+    def read_policy(self) -> Any:
+        """The shapes of batches that have programs of their own, for a training that goes on."""
+        return None if self.runner is None else self.runner.snapshot(copy=False)["shapes"]
+
+    def prepare(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Write the step for rows like these, and convert them to what it reads."""
+        self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
+        assert self._step is not None
+        return convert(arrays, self._step.inputs, self._ranges)
+
+    def is_changed(self) -> bool:
+        """Whether the step has to be written anew, as the module has changed."""
+        self.follow()
+        return self._step is None
+
+    def can_join(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the runner takes all steps of an epoch on rows like these."""
+        arrays = self._split_batch(arrays)
+        sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
+        if any(isinstance(size, int) for size in sizes) or self._processes is not None:
+            return False
+        self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
+        return self.runner is not None and self.runner.source.loss is not None
+
+    def choose_runner(self, rows: int, steps: int) -> StepRunner:
+        """The runner of so many steps to come."""
+        assert self.runner is not None
+        if self.engine == "auto" and steps >= MANY_STEPS:
+            self.change_engine(*select_for_length(self.runner, rows, steps))
+        return self.runner
+
+    def share_answers(self, callbacks: Sequence[Any]) -> list[Any]:
+        """Callbacks, of which the functions of the first of several processes decide for all."""
+        if self._processes is None:
+            return list(callbacks)
+        return [c if has_hooks(c) else lambda module, c=c: self.agree(c(module) is True) for c in callbacks]
+
+    def find_rate(self) -> float | None:
+        """The step size of the last batch, where there is one optimizer."""
+        if len(self.optimizers) != 1:
+            return None
+        ((name, optimizer),) = self.optimizers.items()
+        if type(optimizer.planned_rate.schedule) is ConstantSchedule:
+            return float(optimizer.planned_rate.eta0)
+        if (key := fingerprint(optimizer.planned_rate)) != self._rate_key:
+            k = variable("k", np.int64, [])
+            eta = optimizer.planned_rate.step_size(k, self._dtype or np.dtype(np.float32))
+            self._rate_key, self._rate = key, Session(build([k], {"eta": eta}))
+        taken = self.get(f"{name}.iteration") if self.holds(f"{name}.iteration") else np.int64(1)
+        return float(self._rate.run({"k": np.asarray(taken, np.int64)})["eta"])
 
     @in_turn
     def step(self, batch: Sequence[Any]) -> Any:
@@ -426,11 +536,12 @@ class Program:
                             f"module, written before compile.")
         return [np.asarray(a) for a in batch]
 
-    def to_batches(self, X: Any, y: Any) -> Any:
+    def to_batches(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
-        is_iterable = y is None and not hasattr(X, "__array__") and not isinstance(X, (list, tuple, dict))
-        if is_iterable and hasattr(X, "__iter__"):
-            return X
+        if y is None and is_batches(X):
+            if sample_weight is not None:
+                raise DataError("X gives batches; let each of them hold its weights.")
+            return tuple(X) if isinstance(X, list) else X
         arrays = to_arrays(X, list(self.inputs), "X")
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
         if y is None:
@@ -445,7 +556,19 @@ class Program:
             arrays += to_arrays(y[0] if is_several else y, ["y"], "y")
         if len({len(a) for a in arrays}) > 1:
             raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
-        return arrays
+        return arrays if sample_weight is None else [*arrays, self._check_weights(sample_weight, len(arrays[0]))]
+
+    def _check_weights(self, sample_weight: Any, rows: int) -> np.ndarray:
+        """The weights of the rows, which the code of a step has to read."""
+        function = type(self.module).train_one_batch
+        if function is not Module.train_one_batch and list_arguments(function)[-1:] != [WEIGHTS]:
+            raise DataError(f"{type(self.module).__name__}.train_one_batch takes no {WEIGHTS}; make it the last "
+                            f"argument, and give it to the loss, as in self.loss(output, y, {WEIGHTS}).")
+        (weights,) = to_arrays(sample_weight, [WEIGHTS], WEIGHTS)
+        if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise DataError(f"{WEIGHTS} has the shape {weights.shape}; a finite number of at least 0 for each of the "
+                            f"{rows} rows was expected.")
+        return weights
 
     @in_turn
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:

@@ -1,31 +1,51 @@
-"""The loop of `fit`: epochs over rows in a new order, or over batches, and the mean losses of each."""
+"""Fitting a module: its data as arrays or batches, and the loop that trains it on them."""
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from ortpartial.exceptions import ConvergenceError, DataError, SettingError
+from ortpartial.exceptions import DataError, SettingError
+from ortpartial.execution import FitSettings, FitTasks, Loop
 
+from .door import ModuleDoor
 from .structure import flatten, rebuild
 
 if TYPE_CHECKING:
     from .compilation import Program
 
-__all__ = ["check_positive", "concatenate", "cut", "fit", "to_arrays"]
+__all__ = ["check_positive", "concatenate", "fit", "make_loop", "to_arrays"]
 
 #: What a step reads: inputs, then targets.
 Rows = list[np.ndarray]
 
+#: What a door is given as targets, which stand beside the inputs.
+_BESIDE = ()
 
-def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *, epochs: int, batch_size: int,
-        shuffle: bool, callbacks: Sequence[Callable[[Any], Any]], verbose: int) -> None:
+
+def make_loop(program: Program) -> Loop:
+    """Make the loop of a module, whose history it goes on with.
+
+    Parameters
+    ----------
+    program : Program
+        The module.
+
+    Returns
+    -------
+    Loop
+    """
+    door = ModuleDoor(program)
+    loop = Loop(program.idle, door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+    door.loop, loop.records = loop, program.module.history_
+    loop.n_iter = len(loop.records)
+    return loop
+
+
+def fit(program: Program, data: Rows | Iterable[Any], validation: Any, resume: Any = None, **settings: Any) -> None:
     """Train for some epochs, and add a record of each to the history of the module.
 
     Parameters
@@ -34,53 +54,42 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Rows | None, *
         Takes the steps.
     data : list of numpy.ndarray, or iterable of batches
         Arrays with a row for each example, or batches of them.
-    validation : list of numpy.ndarray, optional
-        Rows whose loss in evaluation mode is computed after each epoch.
-    epochs, batch_size, shuffle, callbacks, verbose
-        As for `Module.fit`.
+    validation : list of numpy.ndarray, iterable of batches, or float, optional
+        Rows whose loss in evaluation mode is computed, or a share of those of `data`.
+    resume : path, optional
+        The checkpoints of a fit that goes on.
+    **settings : object
+        Those of `FitSettings`.
 
     Raises
     ------
     ConvergenceError
         A loss is NaN or infinite.
     """
-    module, history = program.module, program.module.history_
-    steps = -(-len(data[0]) // batch_size) if isinstance(data, list) else length_hint(data)
-    is_first = program.synchronize()
-    program.plan_further(epochs * steps)
-    bar = tqdm(range(len(history) + 1, len(history) + epochs + 1), disable=not (verbose and is_first), unit="epoch")
-    for epoch in bar:
-        start = time.perf_counter()
-        record: dict[str, Any] = {"epoch": epoch, "iteration": 0, "seconds": 0.0}
-        record.update(_mean_losses(program.step, _split(program, data, batch_size, shuffle), epoch, program.undo))
-        if validation is not None:
-            means = _mean_losses(program.evaluate, _split(program, validation, batch_size, shuffle=False), epoch)
-            record.update({f"validation_{n}": mean for n, mean in means.items()})
-        record.update(iteration=program.iteration, seconds=time.perf_counter() - start)
-        history.append(record)
-        bar.set_postfix({n: f"{v:.4g}" for n, v in record.items() if "loss" in n})
-        answers = [callback(module) for callback in callbacks]
-        if program.agree(True in answers):
-            break
-    bar.close()
-
-
-def _split(program: Program, data: Any, size: int, shuffle: bool) -> Iterator[Sequence[Any]]:
-    """The batches of an epoch; the order of the rows follows from the seed and the number of batches seen."""
-    if not isinstance(data, list):
-        for batch in data:
-            yield batch if isinstance(batch, (tuple, list)) else (batch,)
-        return
-    rows = len(data[0])
-    rng = np.random.default_rng([*program.seed.view(np.uint32).tolist(), program.iteration])
-    yield from cut(data, rng.permutation(rows) if shuffle else np.arange(rows), size)
-
-
-def cut(arrays: Rows, order: np.ndarray, size: int) -> Iterator[Rows]:
-    """The rows of each batch."""
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        yield [a[rows] for a in arrays]
+    loop, is_first = program.loop, program.synchronize()
+    door: Any = loop.door
+    loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{
+        **settings, "callbacks": program.share_answers(settings["callbacks"]),
+        "verbose": settings["verbose"] if is_first else 0})
+    epochs, size = loop.settings.max_iter, loop.settings.batch_size
+    if not isinstance(data, list) and iter(data) is data and epochs > 1:
+        raise DataError(f"The data give their batches once, and there are {epochs} epochs: give what can be iterated "
+                        f"over again, such as a list or a DataLoader.")
+    steps = -(-len(data[0]) // size) if isinstance(data, list) else length_hint(data)
+    former, states = (resume is not None and program.trainer.resume(resume)) or (None, ())
+    if former is None:
+        program.plan_further(epochs * steps)
+    door.is_joined = isinstance(data, list) and program.can_join(data)
+    runner: Any = program.idle
+    if isinstance(data, list) and door.is_joined:
+        runner = program.choose_runner(min(size, len(data[0])), epochs * steps)
+    loop.engine = runner
+    X = dict(enumerate(data)) if isinstance(data, list) else data
+    X_val = dict(enumerate(validation)) if isinstance(validation, list) else validation
+    y_val = _BESIDE if isinstance(validation, list) else None
+    tasks = FitTasks(program.module, loop, X, None)
+    tasks.states = states
+    loop.fit(X, _BESIDE if isinstance(data, list) else None, None, X_val, y_val, tasks, former, door.overrides)
 
 
 def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:
@@ -97,29 +106,6 @@ def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:
             raise DataError(f"{unlike[0]!r} has the shape {part[unlike[0]].shape} for a batch of {rows} rows, so that "
                             f"those of several batches are not one; predict without batch_size.")
     return rebuild(parts[0][1], "output", {n: np.concatenate([part[n] for part in leaves]) for n in leaves[0]})
-
-
-def _mean_losses(step: Callable[[Sequence[Any]], Any], batches: Iterable[Sequence[Any]], epoch: int,
-                 undo: Callable[[], None] = lambda: None) -> Mapping[str, float]:
-    """The means of the losses over the rows, by name."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    total = 0
-    for batch in batches:
-        rows, result = len(batch[0]), step(batch)
-        losses = flatten(result[1] if isinstance(result, tuple) and len(result) == 2 else result, "loss")
-        for name, loss in losses.items():
-            if loss.size == 1:
-                sums[name] += rows * float(loss)
-        total += rows
-        if not np.isfinite(list(sums.values())).all():
-            undo()
-            name = next(n for n, v in sums.items() if not np.isfinite(v))
-            raise ConvergenceError(f"The {name} is {losses[name]} in epoch {epoch}; the weights are those before that "
-                                   f"batch. Lower the learning rate, or scale the data.")
-    if not total:
-        raise DataError(f"Epoch {epoch} has no rows: the data are empty, or an iterator that an epoch has used up; "
-                        f"give an iterable that begins anew, such as a DataLoader.")
-    return {n: v / total for n, v in sums.items()}
 
 
 def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
+from ortpartial.execution import TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
 from ortpartial.learning import Piece
@@ -20,11 +22,13 @@ from ortpartial.runtime import DeviceName
 
 from . import states
 from .changes import note_change
-from .fitting import check_positive, concatenate, cut, fit, to_arrays
+from .door import cut
+from .fitting import check_positive, concatenate, fit, to_arrays
 from .losses import Loss
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter
 from .trace import current_trace
+from .traced_source import WEIGHTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from .compilation import Program
     from .onnx_module import OnnxModule
     from .summary import Summary
+    from .trainer import ModuleTrainer
 
 __all__ = ["Module", "placeholder"]
 
@@ -156,7 +161,7 @@ class Module:
         Parameters
         ----------
         *batch : array_like
-            The inputs of `forward`, then the target.
+            The inputs of `forward`, then the target, and the weights of the rows where `fit` is given some.
 
         Returns
         -------
@@ -170,7 +175,8 @@ class Module:
         DataError
             An array does not fit its placeholder.
         """
-        *inputs, target = batch
+        weights = batch[-1] if getattr(batch[-1], "hint", "") == WEIGHTS else None
+        *inputs, target = batch if weights is None else batch[:-1]
         if self.optimizer is None:
             raise ModelError(f"{type(self).__name__} has no optimizer; call set_optimizer, as in "
                              f"set_optimizer('adam').")
@@ -178,7 +184,7 @@ class Module:
         if not isinstance(output, Value):
             raise GraphError(f"{type(self).__name__}.forward returns a {type(output).__name__}, and train_one_batch "
                              f"takes the loss of one output; write one that takes those of several.")
-        loss = Loss("square_error" if target.is_float else "softmax_cross_entropy")(output, target)
+        loss = Loss("square_error" if target.is_float else "softmax_cross_entropy")(output, target, weights)
         self.optimizer(loss)
         return output, loss
 
@@ -525,8 +531,10 @@ class Module:
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
-    def fit(self, X: Any, y: Any = None, *, epochs: int = 10, batch_size: int = 32, shuffle: bool = True,
-            X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, epochs: int = 10, batch_size: int = 32,
+            shuffle: bool = True, X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0,
+            validation_every: float = 1, timeout: float | None = None,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -536,44 +544,74 @@ class Module:
             `train_one_batch` takes.
         y : array_like of shape (rows, ...), or tuple of them, optional
             What `train_one_batch` takes beside.
+        sample_weight : array_like of shape (rows,), optional
+            Weights of the rows; the code of `train_one_batch`, where it is written, takes them as ``sample_weight``.
         epochs, batch_size : int
             How often to go over the rows, and the rows of a batch; the last one of an epoch may have fewer.
         shuffle : bool
             Whether the rows are in another order in every epoch.
         X_val, y_val : like X and y, optional
-            Validation data, whose losses in evaluation mode are computed after each epoch.
-        callbacks : callable or sequence of callable
-            Called with the module after each epoch; where one returns True, the training ends.
+            Validation data, whose losses in evaluation mode are computed; or as `X_val` alone the share of the rows,
+            between 0 and 1, that is not trained but validated.
+        callbacks : callback, or sequence of them
+            Those of `ortpartial.callbacks`, and functions that are called with the module after each epoch; where one
+            returns True, the training ends.
         verbose : int
-            Whether a progress bar is shown.
+            1 for a progress bar, 2 for a line an epoch.
+        validation_every : float
+            A number of epochs from one validation to the next, or a share of them.
+        timeout : float, optional
+            Seconds after which the training ends with an error; what was trained until then is kept.
+        resume : path, optional
+            The folder of the callback `Checkpoint`: a `fit` that was cut off, on the same data with the same settings,
+            goes on from there and ends as if it had not been, to the last bit.
 
         Returns
         -------
         Module
             Itself; `history_` has a dict for each epoch: the mean losses by name, with ``"validation_"`` before those
-            of the validation, ``"epoch"``, ``"iteration"``, the batches seen, and ``"seconds"``.
+            of the validation, ``"epoch"``, ``"iteration"``, the batches seen, ``"seconds"``, and ``"learning_rate"``,
+            the step size of the last batch where there is one optimizer.
 
         Raises
         ------
         DataError
             The data do not fit the module.
         ConvergenceError
-            A loss is NaN or infinite; the weights are those before that batch.
+            A loss or a weight is NaN or infinite; the weights are those before that batch.
+        DeadlineError
+            The `timeout` is over.
         """
         check_positive(epochs=epochs, batch_size=batch_size)
         program, mode = self._compiled, self._mode
-        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-        data = program.to_batches(X, y)
-        validation = None if X_val is None else program.to_batches(X_val, y_val)
+        callbacks = [callbacks] if callable(callbacks) or hasattr(callbacks, "setup") else list(callbacks)
+        data = program.to_batches(X, y, sample_weight)
+        validation = X_val if X_val is None or isinstance(X_val, Real) else program.to_batches(X_val, y_val)
+        if sample_weight is not None and isinstance(validation, list):
+            validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:
             self.train()
         try:
-            fit(program, data, validation, epochs=epochs, batch_size=batch_size, shuffle=shuffle, callbacks=callbacks,
-                verbose=verbose)
+            fit(program, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
+                callbacks=callbacks, verbose=verbose, validation_every=validation_every, timeout=timeout)
         finally:
             if not mode:
                 self.eval()
         return self
+
+    @property
+    def trainer(self) -> ModuleTrainer:
+        """What callbacks ask of the training."""
+        return self._compiled.trainer
+
+    def training_view(self) -> TrainingView:
+        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+
+        Returns
+        -------
+        TrainingView
+        """
+        return view_training(self.trainer, self)
 
     @property
     def history_(self) -> list[dict[str, Any]]:

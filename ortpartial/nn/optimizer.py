@@ -120,7 +120,8 @@ class Optimizer(NamedSettings):
         if name == "rate":
             value = self.planned_rate = resolve_rate(value)
         super().__setattr__(name, value)
-        note_change()
+        if name not in ("planned_batches", "planned_rate"):  # Whoever plans asks whether that changes anything.
+            note_change()
 
     def _check_distributed(self) -> None:
         """Check how gradients are sent."""

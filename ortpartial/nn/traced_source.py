@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ortpartial.execution import GraphPart, GraphSource, StepNames
-from ortpartial.graph import Value, build, find_inputs
-from ortpartial.model import load
+from ortpartial.graph import Value, find_inputs
 from ortpartial.runtime import Buffer, Device, DeviceName
 
 from .entries import Entry, split_entries
 from .trace import ITERATION, SEED
 from .writing import Writing
 
-__all__ = ["find_loss", "make_source", "unwrap"]
+__all__ = ["WEIGHTS", "find_loss", "make_source", "unwrap"]
+
+
+#: What weights of rows are called.
+WEIGHTS = "sample_weight"
 
 
 def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: DeviceName, threads: int | None,
@@ -43,7 +46,9 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     taken = {n for part in parts for n in part.model.values} - {ITERATION, SEED}
     return GraphSource(parts, {n: state[n] for n in writing.trace.before}, StepNames(frozenset(taken)),
                        Device.parse(device), loss=find_loss(writing), counter=ITERATION, thread_count=threads,
-                       exchanges=exchanges)
+                       exchanges=exchanges,
+                       weights=tuple([n for n, p in writing.trace.parameters.items() if p.is_trained]),
+                       row_weights=WEIGHTS if WEIGHTS in writing.inputs else None)
 
 
 def _read_part(writing: Writing, entry: Entry) -> GraphPart:
@@ -51,7 +56,7 @@ def _read_part(writing: Writing, entry: Entry) -> GraphPart:
     updates = {n: f"{n}_new" for n in entry.updates}
     results = {**entry.outputs, **{updates[n]: unwrap(v) for n, v in entry.updates.items()}}
     inputs = find_inputs(list(results.values()), {**writing.inputs, **writing.trace.before})
-    return GraphPart(load(build(inputs, results, name="step"), ties="file"), updates)
+    return GraphPart.from_values(inputs, results, updates)
 
 
 def unwrap(v: Value) -> Value:

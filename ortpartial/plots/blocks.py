@@ -128,6 +128,17 @@ def _order(model: Model) -> list[Node]:
     return sorted(nodes, key=lambda node: places[id(node)])
 
 
+def _find_weights(node: Node, places: Collection[Value], names: Mapping[Value, str]) -> dict[str, Value]:
+    """The weights that a node reads, as they are or transposed and the like, by name."""
+    reads = (v for r in node.reads if r not in places for v in walk_back([r], places.__contains__))
+    return {names[v]: v for v in reads if v in names}
+
+
+def _has_shapes_alone(block: Block) -> bool:
+    """Whether a block computes so far no real number."""
+    return bool(block.nodes) and not any(y.is_float for node in block.nodes for y in node.outputs)
+
+
 def _group(model: Model, weights: Mapping[str, Value], nodes: Sequence[Node], paths: Mapping[int, tuple[str, ...]],
            depth: int) -> list[Block]:
     """The blocks of a number of levels. Each is a run of nodes, so that no two blocks read each other."""
@@ -141,10 +152,9 @@ def _group(model: Model, weights: Mapping[str, Value], nodes: Sequence[Node], pa
         if not sources:
             continue  # It depends on no input: a weight that is transposed, or a constant.
         path = paths[id(node)][:depth]
-        own = {names[v]: v for r in node.reads if r not in places for v in walk_back([r], places.__contains__)
-               if v in names}
-        if blocks[-1].nodes and not any(y.is_float for n in blocks[-1].nodes for y in n.outputs):
-            blocks[-1].path = path  # What it has so far are shapes that this node may read.
+        own = _find_weights(node, places, names)
+        if _has_shapes_alone(blocks[-1]):
+            blocks[-1].path = path  # This node may read them.
         elif not blocks[-1].nodes or not _continues(node, path, own, blocks[-1], sources == {len(blocks) - 1}, outer):
             blocks.append(Block(path))
         block, number = blocks[-1], len(blocks) - 1

@@ -39,7 +39,7 @@ def import_pyplot() -> Any:
 
 
 @contextmanager
-def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settings: Any) -> Iterator[Axes]:
+def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settings: object) -> Iterator[Axes]:
     """A context in which to draw: on the axes of the caller as they are, or on new ones in the style of the package.
 
     Parameters
@@ -63,7 +63,7 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
         yield pyplot.figure(figsize=figsize).add_subplot(**settings)
 
 
-def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings: Any) -> Path:
+def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings: object) -> Path:
     """Write a picture to a file, which holds the whole picture or its former content, whenever the process ends.
 
     Parameters

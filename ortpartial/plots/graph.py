@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortpartial.texts import printable
 
@@ -33,7 +33,7 @@ _STYLES = {
 }
 
 
-def plot_graph(source: Any, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
+def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
     """Draw a model as blocks: the modules of its nodes, what is trained of each, and what the engine runs.
 
     Modules are those that the exporter has recorded; without them a block begins at every product. Equal blocks in a

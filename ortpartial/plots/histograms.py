@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_histograms"]
 
 
-def plot_histograms(source: Any, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 50,
+def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 50,
                     title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw a histogram of every weight, or of other arrays such as gradients, one above the other.
 
@@ -87,7 +87,7 @@ def _draw(ax: Axes, numbers: Mapping[str, np.ndarray], log: bool, bins: int) -> 
         ax.xaxis.set_major_formatter(lambda x, _: f"$10^{{{x:g}}}$")
 
 
-def _select(source: Any, patterns: Sequence[str]) -> dict[str, Any]:
+def _select(source: object, patterns: Sequence[str]) -> dict[str, Any]:
     """The arrays whose names match, as they are called in the program that was exported."""
     if isinstance(source, Mapping):
         arrays = dict(source)

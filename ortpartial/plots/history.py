@@ -10,7 +10,7 @@ from ortpartial.exceptions import DataError
 __all__ = ["read_history"]
 
 
-def read_history(source: Any) -> list[Mapping[str, Any]]:
+def read_history(source: object) -> list[Mapping[str, Any]]:
     """The epochs of a training.
 
     Parameters

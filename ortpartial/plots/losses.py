@@ -19,7 +19,7 @@ __all__ = ["plot_losses"]
 _WIDE = 50
 
 
-def plot_losses(source: Any, *, log: bool | None = None, ax: Axes | None = None) -> Axes:
+def plot_losses(source: object, *, log: bool | None = None, ax: Axes | None = None) -> Axes:
     """Draw the losses of training and validation by epoch, the best epoch, and the learning rate where it changes.
 
     Parameters
@@ -56,7 +56,7 @@ def plot_losses(source: Any, *, log: bool | None = None, ax: Axes | None = None)
     return ax
 
 
-def _draw(ax: Axes, history: Sequence[Mapping[str, Any]], log: bool | None) -> None:
+def _draw(ax: Axes, history: Sequence[Mapping[str, object]], log: bool | None) -> None:
     train, validation = _select(history, "loss"), _select(history, "validation_loss")
     ax.plot(*train, label="training", marker=_mark(train))
     if len(validation[0]):

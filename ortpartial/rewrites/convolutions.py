@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, defs, helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import Window, has_small_kernel, im2col, pad_input
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Operators, Value, build, op, register_schema, rewrite
@@ -38,7 +40,7 @@ def _declare(op_type: str, inputs: str, **kinds: Any) -> None:
     register_schema(schema, _infer)
 
 
-def _infer(context: Any) -> None:
+def _infer(context: InferenceContext) -> None:
     context.set_output_type(0, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
 
 
@@ -99,7 +101,7 @@ def write_convolutions(model: ModelProto, block: int | None = None) -> ModelProt
         return model
     written: list[Node] = []
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         formula = None if node.domain else _FORMULAS.get(node.op_type)
         if formula is None or not _is_plain(node) or (y := attempt(formula, node, block, *inputs)) is None:
             return None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import broadcast_channels, expand_lrn, expand_recurrent
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import (
@@ -198,7 +199,7 @@ def lower_quantized(model: ModelProto) -> ModelProto:
     ['MatMulInteger', 'Cast', 'Mul', 'Div', 'Mul', 'QuantizeLinear']
     """
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type != "QLinearMatMul" or node.domain:
             return None
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
@@ -328,7 +329,7 @@ def _lower_node(node: Node, inputs: Sequence[Value | None], wrong: Collection[st
     return [outputs] if isinstance(outputs, Value) else list(outputs)
 
 
-def _apply(formula: Formula, node: Node, inputs: Sequence[Any]) -> Value | Sequence[Value]:
+def _apply(formula: Formula, node: Node, inputs: Inputs) -> Value | Sequence[Value]:
     """The formula with the node's inputs, and with the attributes and the node itself where it has such a keyword."""
     names = [p.name for p in inspect.signature(formula).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return formula(*inputs, **{k: node if k == "node" else node.attribute(k) for k in names})

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
+from ortpartial.annotations import DTypeLike
+from ortpartial.checks import to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -150,8 +152,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
         raise SettingError(f"precision is None, 'float16' or 'bfloat16', not {precision!r}.")
     if loss_scale is None:
         loss_scale = LossScale() if precision == "float16" else 1.0
-    is_number = isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool)
-    if not isinstance(loss_scale, LossScale) and not (is_number and 0 < loss_scale < np.inf):
+    if not isinstance(loss_scale, LossScale) and to_number(loss_scale, above=0) is None:
         raise SettingError(f"loss_scale is None, a LossScale or a number above 0, not {loss_scale!r}.")
     return Precision(dtypes[precision], loss_scale)
 
@@ -223,7 +224,7 @@ def all_finite(values: Sequence[Value]) -> Value:
     return op.Equal(zeros[0] if len(zeros) == 1 else op.Sum(*zeros), 0)
 
 
-def to_dtype(model: Model, dtype: Any) -> Model:
+def to_dtype(model: Model, dtype: DTypeLike) -> Model:
     """The model with all real numbers in one dtype.
 
     Parameters
@@ -280,7 +281,7 @@ def _copy_node(node: Node, inputs: Sequence[Value | None], kind: int | None) -> 
                      hints=[y.hint for y in node.outputs])
 
 
-def _cast_attribute(node: Node, name: str, value: Any, kind: int) -> Any:
+def _cast_attribute(node: Node, name: str, value: object, kind: int) -> Any:
     """An attribute with another element type, where it is the dtype of an output or holds its elements."""
     if name in ("to", "dtype") and value in FLOATS:
         return kind

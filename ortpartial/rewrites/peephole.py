@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_tanh, pad_input, spatial_sizes
 from ortpartial.graph import Node, Value, constant, drop_straight_through, make_node, op, rewrite, shape_of, topological
 from ortpartial.limits import limits
@@ -54,7 +55,7 @@ def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list
     roots = drop_straight_through([outputs[i] for i in order], cut)
     region = Region(roots, cut)
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         for pattern in _PATTERNS.get(node.op_type, ()) if not node.domain else ():
             if (y := attempt(pattern, node, inputs, region)) is not None:
                 return [y]
@@ -104,7 +105,7 @@ def _find_differentiated_gelus(nodes: Sequence[Node]) -> set[Node]:
     return {n for n in gelus if (inner[n.attribute("approximate")], n.inputs[0]) in arguments}
 
 
-def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _conv_to_gemm(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """A convolution of several small images as one product of the weights and the columns of all images (im2col).
 
     onnxruntime computes a product for each image, which is slow where an image has few output positions. A kernel as
@@ -122,7 +123,7 @@ def _conv_to_gemm(node: Node, inputs: Sequence[Any], region: Region) -> Value | 
     return op.Transpose(op.Reshape(product, [channels, batch, *sizes]), perm=[1, 0, *window.axes])
 
 
-def _gemm_by_column(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _gemm_by_column(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """The product of a tall matrix and a transposed row, which is fast as one with a column."""
     if len(inputs) < 3:
         return None
@@ -134,7 +135,7 @@ def _gemm_by_column(node: Node, inputs: Sequence[Any], region: Region) -> Value 
     return op.MatMul(a, op.Reshape(row, [a.shape[1], 1])) + b
 
 
-def _fuse_bias(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _fuse_bias(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """Add(MatMul(x, w), b) of an x of three axes or more as Gemm(x, w, b) of its rows."""
     for (product, bias), old in zip((inputs, inputs[::-1]), node.inputs, strict=True):
         matmul = region.node_of(product)
@@ -154,7 +155,7 @@ def _fuse_bias(node: Node, inputs: Sequence[Any], region: Region) -> Value | Non
     return None
 
 
-def _fold_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _fold_factor(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """A product of (s·A)(t·B) as one of A and B with s·t in the alpha of Gemm, or in a constant A.
 
     It is finite where s·A or t·B alone overflows.
@@ -175,7 +176,7 @@ def _fold_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | N
     return op.MatMul(constant(scaled.astype(a.dtype)), b)
 
 
-def _factor_out(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _factor_out(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """s·a ± s·b as (a ± b)·s, so that a product may fold the factor.
 
     Not so in float16, where gradients are scaled to just fit: a ± b may overflow.
@@ -223,7 +224,7 @@ def _find_number(v: Value, region: Region) -> float | None:
         return float(np.asarray(_OF_NUMBERS[node.op_type](*numbers), v.dtype))
 
 
-def _mask_by_hard_sigmoid(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _mask_by_hard_sigmoid(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """Cast(x > 0) as one operator: x multiplied by 2¹²⁷ and clipped to 0 and 1.
 
     Numbers between 0 and the smallest normal one, 1.2e-38, count in part, and NaN is NaN and not 0. So it is for masks
@@ -245,7 +246,7 @@ def _masks_activation(node: Node, region: Region) -> bool:
     return x in region.activated or (x is not None and x.node is not None and x.node.op_type == "Relu")
 
 
-def _mean_of_squares(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _mean_of_squares(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """ReduceMean(x²) over all axes as ReduceSumSquare(x) / n."""
     square = region.node_of(inputs[0])
     if square is None or square.op_type != "Pow" or len([v for v in inputs if v is not None]) > 1:
@@ -261,7 +262,7 @@ def _mean_of_squares(node: Node, inputs: Sequence[Any], region: Region) -> Value
     return op.ReduceSumSquare(x, keepdims=0) / constant(np.asarray(n, x.dtype))
 
 
-def _mean_of_products(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _mean_of_products(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """The mean of x·row over the last axis as a product with a column."""
     old, y = node.inputs[0], node.outputs[0]
     product = region.node_of(inputs[0])
@@ -278,7 +279,7 @@ def _mean_of_products(node: Node, inputs: Sequence[Any], region: Region) -> Valu
     return None
 
 
-def _expand_gelu(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _expand_gelu(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """Gelu as x Φ(x), where its derivative needs Φ(x) as well."""
     if node not in region.differentiated_gelus:
         return None
@@ -286,7 +287,14 @@ def _expand_gelu(node: Node, inputs: Sequence[Any], region: Region) -> Value | N
     return x * (normal_cdf_tanh(x) if node.attribute("approximate") == "tanh" else normal_cdf(x))
 
 
-def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _is_worth_moving(run: int, elements: int, is_open: bool) -> bool:
+    """Whether moving runs of elements is faster than a Transpose: with an open size, an eighth of them is enough."""
+    shortest, longest = limits().moved_run
+    least = limits().moved_elements // 8 if is_open else limits().moved_elements
+    return shortest <= run <= longest and elements >= least
+
+
+def _move_right(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """A Transpose that swaps two blocks of axes as a move to the right over two axes, one of them of size 1.
 
     It also keeps onnxruntime from fusing the Transpose into a product, whose rows would be far apart.
@@ -306,9 +314,7 @@ def _move_right(node: Node, inputs: Sequence[Any], region: Region) -> Value | No
         return None
     apart = [*([leading] if leading != 1 else []), moved, 1, over, run]
     is_open = -1 in apart
-    shortest, longest = limits().moved_run
-    least = limits().moved_elements // 8 if is_open else limits().moved_elements
-    if not shortest <= run <= longest or abs(prod(apart)) < least:
+    if not _is_worth_moving(run, abs(prod(apart)), is_open):
         return None
     first = len(apart) - 4
     turned = op.Transpose(op.Reshape(x, apart), perm=[*range(first), *(first + a for a in (1, 2, 0, 3))])
@@ -337,7 +343,7 @@ def _group_axes(shape: Shape, perm: Sequence[int]) -> list[tuple[int, list[int |
     return blocks
 
 
-def _exp_to_softmax(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _exp_to_softmax(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """exp(x - log Σexp(x)) along the last axis as Softmax(x)."""
     difference = region.node_of(inputs[0])
     if difference is None or difference.op_type != "Sub":
@@ -352,7 +358,7 @@ def _exp_to_softmax(node: Node, inputs: Sequence[Any], region: Region) -> Value 
     return op.Softmax(x, axis=-1) if reduction.attribute("keepdims") else None
 
 
-def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _scatter_in_place(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """x·v and -x scattered over zeros, one number a row, as x times v with -1 scattered over it.
 
     It is the gradient of a cross-entropy by logits, with v their softmax: of the size of the logits, it has no array
@@ -376,7 +382,7 @@ def _scatter_in_place(node: Node, inputs: Sequence[Any], region: Region) -> Valu
     return None
 
 
-def _move_row_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _move_row_factor(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """(v·x)w as (vw)·x, and aᵀ(v·x) as (a·x)ᵀv, where v is large and x a column: no v·x of its size is made.
 
     It is the gradient of a product by its operands, v that of the logits, and x what each row of them counts.
@@ -390,7 +396,7 @@ def _move_row_factor(node: Node, inputs: Sequence[Any], region: Region) -> Value
     return None
 
 
-def _broadcast(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _broadcast(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """An operator on what was expanded to the shape of its other input, or before it is expanded, by a number."""
     y = node.outputs[0]
     for i, v in enumerate(inputs):
@@ -405,7 +411,7 @@ def _broadcast(node: Node, inputs: Sequence[Any], region: Region) -> Value | Non
     return None
 
 
-def _negate_last(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _negate_last(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """Σ -x as -Σ x."""
     negation, old = region.node_of(inputs[0]), node.inputs[0]
     if negation is None or negation.op_type != "Neg" or old is None or not region.is_read_once(old):
@@ -434,7 +440,7 @@ def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
     return (op.Flatten(x, axis=-1), op.Flatten(column, axis=-1)) if x.rank != 2 else (x, column)
 
 
-def _cancel_scale(node: Node, inputs: Sequence[Any], region: Region) -> Value | None:
+def _cancel_scale(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """(x s) / s as x: a gradient that passes through dequantization, then through quantization by the same scale.
 
     It is x where x s overflows or underflows, too.

@@ -7,8 +7,9 @@ gradient, then `rewrite_step`. Only the lowering to the operators of an installe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value
 from ortpartial.model import Model
 
@@ -20,7 +21,8 @@ from .train_mode import TrainingModel, to_training_mode
 __all__ = ["prepare_training", "rewrite_model", "rewrite_step"]
 
 
-def rewrite_model(model: Model, *, train_mode: bool = False, dtype: Any = None) -> Model:
+def rewrite_model(model: Model, *, train_mode: bool = False, dtype: DTypeLike | None = None,
+                  inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:
     """The model in another dtype and in fewer nodes, which its gradient inherits.
 
     Parameters
@@ -31,13 +33,15 @@ def rewrite_model(model: Model, *, train_mode: bool = False, dtype: Any = None) 
         Whether Dropout is kept, because `prepare_training` turns it on.
     dtype : numpy dtype, optional
         The dtype of all real numbers; by default that of each tensor.
+    inputs : dict of str to Value
+        Variables in place of inputs, as for `simplify`.
 
     Returns
     -------
     Model
     """
     model = model if dtype is None else to_dtype(model, dtype)
-    return simplify(model, dropout=train_mode)
+    return simplify(model, dropout=train_mode, inputs=inputs)
 
 
 def prepare_training(

@@ -183,24 +183,29 @@ class _Search:
 
 def _find_inputs_with_rows(node: Node) -> list[int] | None:
     """The inputs of a node whose rows become the rows of its output; None where there are none such."""
-    y, (x, *others) = node.outputs[0], node.inputs
+    y, x = node.outputs[0], node.inputs[0]
     if not y.shape:
         return None
     if node.op_type in _ELEMENTWISE and not node.domain:
         with_rows = [i for i, v in enumerate(node.inputs) if v is not None and not _is_shared(v)]
         shapes = [v.shape for i in with_rows if (v := node.inputs[i]) is not None]
         return with_rows if shapes and all(s and s[:-1] == y.shape[:-1] for s in shapes) else None
-    if x is None or not x.shape:
-        return None
+    return [0] if x is not None and x.shape and _keeps_rows(node) else None
+
+
+def _keeps_rows(node: Node) -> bool:
+    """Whether a view or a product has the rows of its first input."""
+    (x, *others), y = node.inputs, node.outputs[0]
+    assert x is not None
+    assert x.shape
+    assert y.shape
     if node.op_type in VIEWS:
-        keeps_rows = x.shape[-1] == y.shape[-1]
-    elif node.op_type == "MatMul":
-        keeps_rows = x.rank > 1 and others[0] is not None and others[0].rank == 2
-    elif node.op_type == "Gemm":
-        keeps_rows = not node.attribute("transA") and all(c is None or _is_shared(c) for c in others[1:])
-    else:
-        keeps_rows = node.key == ("com.microsoft", "MatMulNBits")
-    return [0] if keeps_rows else None
+        return x.shape[-1] == y.shape[-1]
+    if node.op_type == "MatMul":
+        return x.rank > 1 and others[0] is not None and others[0].rank == 2
+    if node.op_type == "Gemm":
+        return not node.attribute("transA") and all(c is None or _is_shared(c) for c in others[1:])
+    return node.key == ("com.microsoft", "MatMulNBits")
 
 
 def _is_shared(v: Value) -> bool:

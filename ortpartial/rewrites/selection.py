@@ -74,7 +74,7 @@ def is_selected(name: str) -> bool:
     return selection is None or not selection.leaves_out(name)
 
 
-def attempt(rewrite: Callable[..., Any], *args: Any) -> Any:
+def attempt(rewrite: Callable[..., object], *args: object) -> Any:
     """Call a rewrite, named by its function.
 
     Parameters

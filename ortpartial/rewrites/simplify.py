@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import find_single_slice
 from ortpartial.graph import Node, Value, build, constant, make_node, make_rewriter, op, topological
 from ortpartial.limits import limits
@@ -30,7 +32,7 @@ _FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape",
                        "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
 
 
-def simplify(model: Model, *, dropout: bool = False) -> Model:
+def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:
     """The same function in fewer nodes.
 
     onnxruntime folds constants, too, but for each graph apart, and the backward graph would repeat the work.
@@ -41,6 +43,8 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
         The model.
     dropout : bool
         Whether an idle Dropout is kept, because it is to be turned on.
+    inputs : dict of str to Value
+        Variables in place of inputs, by name, such as ones of static shape.
 
     Returns
     -------
@@ -57,18 +61,18 @@ def simplify(model: Model, *, dropout: bool = False) -> Model:
         _fold_constants,
     ]
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         for rewrite in rewrites:
             if (outputs := attempt(rewrite, node, inputs)) is not None:
                 return outputs
         return None
 
-    new = make_rewriter(list(model.outputs.values()), {}, change)
+    new = make_rewriter(list(model.outputs.values()), {model.inputs[n]: v for n, v in inputs.items()}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
-    return replace(model, outputs=attempt(cancel_transposes, outputs) or outputs)
+    return replace(model, inputs={**model.inputs, **inputs}, outputs=attempt(cancel_transposes, outputs) or outputs)
 
 
-def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _fold_shape(node: Node, inputs: Inputs) -> list[Value] | None:
     """The Shape, or some sizes of it, or the Size of a value of static shape as a constant."""
     if node.op_type not in ("Shape", "Size") or not inputs[0].is_static:
         return None
@@ -78,7 +82,7 @@ def _fold_shape(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
     return [constant(sizes[node.attribute("start") : node.attribute("end")])]
 
 
-def _skip_slice_of_nothing(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _skip_slice_of_nothing(node: Node, inputs: Inputs) -> list[Value] | None:
     """The input of a Slice along axes that have no elements, such as those of an empty cache."""
     if node.op_type != "Slice" or len(inputs) < 4 or inputs[3] is None or inputs[3].array is None:
         return None
@@ -87,7 +91,7 @@ def _skip_slice_of_nothing(node: Node, inputs: Sequence[Any]) -> list[Value] | N
     return [x] if is_empty else None
 
 
-def _fold_sizes(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _fold_sizes(node: Node, inputs: Inputs) -> list[Value] | None:
     """A Concat or a Slice of constant sizes; most folded nodes are one, and need no import of onnx's evaluator."""
     arrays = [x.array for x in inputs if x is not None]
     if node.op_type not in ("Concat", "Slice") or node.domain or not all(map(_holds_sizes, arrays)):
@@ -108,7 +112,7 @@ def _holds_sizes(a: np.ndarray | None) -> bool:
     return a is not None and a.ndim == 1 and a.dtype == np.int64 and a.size <= limits().folded_elements
 
 
-def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _fold_constants(node: Node, inputs: Inputs) -> list[Value] | None:
     """A node of small constants, computed now."""
     is_constant = all(x is None or (x.array is not None and x.array.size <= limits().folded_elements) for x in inputs)
     if not is_constant or node.op_type not in _FOLDABLE or node.domain:
@@ -119,7 +123,7 @@ def _fold_constants(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
     return [constant(array)] if is_folded and array is not None else None
 
 
-def _remove_idle_dropout(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _remove_idle_dropout(node: Node, inputs: Inputs) -> list[Value] | None:
     """The input of a Dropout in inference mode."""
     if node.op_type != "Dropout":
         return None
@@ -140,7 +144,7 @@ def _relu_after_pool(model: Model) -> Rewrite:
              and (x := node.reads[0]).node and x.node.op_type == "Relu" and readers[x] == 1
              and not readers[node.outputs[1]] and not node.attribute("ceil_mode")}
 
-    def relu_after_pool(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def relu_after_pool(node: Node, inputs: Inputs) -> list[Value] | None:
         if node not in pools:
             return None
         return [op.Relu(make_node(node.schema, inputs[0].node.inputs, node.attributes).outputs[0])]
@@ -156,7 +160,7 @@ def _gathers_to_split(model: Model) -> Rewrite:
     picks = _find_picks(model)
     splits: dict[tuple[Value, int], tuple[Sequence[Value], list[int]]] = {}
 
-    def gathers_to_split(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def gathers_to_split(node: Node, inputs: Inputs) -> list[Value] | None:
         if node not in picks:
             return None
         tensor, axis, i, n = picks[node]
@@ -217,7 +221,7 @@ def _trace_axes(v: Value) -> tuple[Value, list[int | None]] | None:
     return x, [None if a in ones else next(rest) for a in range(v.rank)]
 
 
-def _reshape_before_transpose(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+def _reshape_before_transpose(node: Node, inputs: Inputs) -> list[Value] | None:
     """Reshape(Transpose(Reshape(x))) as Transpose(Reshape(x)), where the last Reshape only takes axes apart.
 
     torch moves the heads of attention as one axis with the batch and takes them apart later. A runtime fuses a product

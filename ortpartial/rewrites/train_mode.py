@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from ortpartial.annotations import Inputs
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Node, Value, cast, find_inputs, make_rewriter, op, topological, variable, walk_nodes
@@ -172,7 +173,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     top_level = frozenset(topological(list(model.outputs.values())))
     numbers = itertools.count()
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type == "Dropout":
             return dropout(node, inputs[0])
         return batch_norm(node, *inputs) if node.op_type == "BatchNormalization" else None
@@ -304,27 +305,35 @@ def _find_convertible(proto: ModelProto) -> Iterator[NodeProto]:
     yield from _convertible(graphs, {o.name for o in proto.graph.output})
 
 
-def _convertible(graphs: Sequence[Any], outputs: Collection[str]) -> Iterator[NodeProto]:
+def _convertible(graphs: Sequence[GraphProto | FunctionProto], outputs: Collection[str]) -> Iterator[NodeProto]:
     """Those among the nodes of a graph, or of a function, and of its bodies."""
     nodes: list[NodeProto] = [node for g in graphs for node in g.node]
-    constants = {t.name: t for g in graphs for t in getattr(g, "initializer", ())}
+    constants = _list_constants(graphs, nodes)
     read = {*outputs, *(i for node in nodes for i in node.input), *(o.name for g in graphs[1:] for o in g.output)}
-    nodes = [node for node in nodes if node.domain in ("", "ai.onnx")]
-    for node in nodes:
+    yield from (node for node in nodes if node.domain in ("", "ai.onnx") and _is_convertible(node, constants, read))
+
+
+def _list_constants(graphs: Sequence[GraphProto | FunctionProto], nodes: Iterable[NodeProto]) -> dict[str, TensorProto]:
+    """Initializers and constants by name, and by the names that Identity gives them."""
+    constants = {t.name: t for g in graphs if isinstance(g, GraphProto) for t in g.initializer}
+    for node in (n for n in nodes if n.domain in ("", "ai.onnx")):
         if node.op_type == "Constant":
             constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
         elif node.op_type == "Identity" and node.input and node.input[0] in constants:
             # torch's exporter merges equal initializers.
             constants[node.output[0]] = constants[node.input[0]]
-    for node in nodes:
-        if node.op_type == "Dropout" and len(node.input) > 2:
-            mode = constants.get(node.input[2])
-            if mode is not None and numpy_helper.to_array(mode).all():
-                yield node
-        elif node.op_type == "BatchNormalization" and read.isdisjoint(o for o in node.output[1:] if o):
-            is_training = any(a.name == "training_mode" and a.i for a in node.attribute) or len(node.output) > 1
-            if is_training and all(i in constants for i in node.input[3:5]):
-                yield node
+    return constants
+
+
+def _is_convertible(node: NodeProto, constants: Mapping[str, TensorProto], read: Collection[str]) -> bool:
+    """Whether a node is in training mode, and nothing but its mode and its constants keeps it from inference."""
+    if node.op_type == "Dropout" and len(node.input) > 2:
+        mode = constants.get(node.input[2])
+        return mode is not None and bool(numpy_helper.to_array(mode).all())
+    if node.op_type != "BatchNormalization" or any(o in read for o in node.output[1:] if o):
+        return False
+    is_training = any(a.name == "training_mode" and a.i for a in node.attribute) or len(node.output) > 1
+    return is_training and all(i in constants for i in node.input[3:5])
 
 
 def _find_folded(model: Model, outputs: Collection[str]) -> list[str]:

@@ -10,6 +10,7 @@ from math import prod
 from operator import mul
 from typing import Any
 
+from ortpartial.annotations import Inputs
 from ortpartial.graph import Node, Value, make_node, make_rewriter, op, topological
 
 __all__ = ["cancel_transposes"]
@@ -43,7 +44,7 @@ def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
     """
     views: dict[Value, View] = {}
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         rule = None if node.domain else _RULES.get(node.op_type)
         if rule is None or not all(v.is_static and 0 not in (v.shape or ()) for v in [*node.reads, *node.outputs]):
             return None
@@ -159,16 +160,16 @@ Views = Sequence[Any]
 Rule = Callable[[Node, Sequence[Any], Views], "list[View] | None"]
 
 
-def _transpose(node: Node, inputs: Sequence[Any], views: Views) -> list[View]:
+def _transpose(node: Node, inputs: Inputs, views: Views) -> list[View]:
     return [views[0].permute(node.attribute("perm") or range(inputs[0].rank)[::-1])]
 
 
-def _reshape(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+def _reshape(node: Node, inputs: Inputs, views: Views) -> list[View] | None:
     view = views[0].reshape(node.outputs[0].shape)
     return None if view is None else [view]
 
 
-def _split(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+def _split(node: Node, inputs: Inputs, views: Views) -> list[View] | None:
     view = views[0]
     axes = [a for a in view.axes[node.attribute("axis")] if view.sizes[a] > 1]
     if len(axes) != 1:
@@ -176,11 +177,11 @@ def _split(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None
     return [view.of_base(y) for y in _apply(node, [view.base, *inputs[1:]], axis=axes[0])]
 
 
-def _unary(node: Node, inputs: Sequence[Any], views: Views) -> list[View]:
+def _unary(node: Node, inputs: Inputs, views: Views) -> list[View]:
     return [views[0].of_base(y) for y in _apply(node, [views[0].base, *inputs[1:]])]
 
 
-def _binary(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+def _binary(node: Node, inputs: Inputs, views: Views) -> list[View] | None:
     """An operator on each element of two equal views, or of a view and a row along its last axis."""
     a, b = views
     if a.shape == b.shape:
@@ -197,7 +198,7 @@ def _binary(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | Non
     return [view.of_base(_apply(node, bases[::-1] if i else bases)[0])]
 
 
-def _rowwise(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | None:
+def _rowwise(node: Node, inputs: Inputs, views: Views) -> list[View] | None:
     """An operator on each row along the last axis, whatever the order of the rows."""
     is_gemm, last, settings = node.op_type == "Gemm", inputs[0].rank - 1, {}
     if node.op_type in ("Gemm", "MatMul"):
@@ -218,7 +219,7 @@ def _rowwise(node: Node, inputs: Sequence[Any], views: Views) -> list[View] | No
     return [View(_reshape_value(y, [*leading, y.shape[-1]]), axes) for y in outputs]
 
 
-def _apply(node: Node, inputs: Sequence[Any], **settings: Any) -> Sequence[Any]:
+def _apply(node: Node, inputs: Inputs, **settings: object) -> Sequence[Any]:
     """The outputs of the node's operator for other inputs."""
     return make_node(node.schema, inputs, {**node.attributes, **settings}, n_outputs=len(node.outputs)).outputs
 

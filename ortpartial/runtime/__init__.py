@@ -8,6 +8,7 @@ from .device import CPU, C, Device, DeviceName, cores, has_training, runtime_ver
 from .execution_providers import NodePlacement
 from .interrupt import Interrupt
 from .kernels import compute_node
+from .ort_types import OrtValue
 from .process_group import ProcessGroup
 from .session import Binding, Session
 from .session_options import OPTIMIZERS, session_options
@@ -17,7 +18,7 @@ from .turns import Turn
 from .upgrade_check import compare_with_file
 
 __all__ = ["CPU", "OPTIMIZERS", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "Interrupt",
-           "NodePlacement", "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy",
+           "NodePlacement", "OrtValue", "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy",
            "check_adapter_files", "choose_threads", "compare_with_file", "compute_node", "cores", "find_untrusted",
            "has_adapter_files", "has_training", "read_adapter_file", "runtime_version", "session_options",
            "write_adapter_file"]

@@ -137,7 +137,7 @@ class AgentNode:
         name = f"node {self.node.name!r}" if self.node.name else f"the node of {self.node.output[0]!r}"
         return f"{self.op_type} ({name})"
 
-    def attribute(self, name: str, default: Any = None) -> Any:
+    def attribute(self, name: str, default: object = None) -> Any:
         """The value of an attribute as a Python object."""
         value = next((helper.get_attribute_value(a) for a in self.node.attribute if a.name == name), default)
         return value.decode() if isinstance(value, bytes) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -175,7 +174,7 @@ def _check_mask(node: AgentNode) -> str | None:
                        f"infinite")
 
 
-def _when(is_wrong: Any, reason: str) -> str | None:
+def _when(is_wrong: object, reason: str) -> str | None:
     return reason if is_wrong else None
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError
 
 from .device import CPU, C, Device, DeviceName
 from .errors import clean_message
+from .ort_types import OrtValue
 
 __all__ = ["Buffer", "as_numpy", "make_borrowable", "to_ortvalue"]
 
@@ -26,7 +28,7 @@ def make_borrowable(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def to_ortvalue(array: np.ndarray, device: Device) -> Any:
+def to_ortvalue(array: np.ndarray, device: Device) -> OrtValue:
     """An OrtValue that borrows the memory of a borrowable array, which the caller keeps alive; on a GPU, a copy."""
     try:
         return C.OrtValue.ortvalue_from_numpy(array, device.ort)
@@ -34,7 +36,7 @@ def to_ortvalue(array: np.ndarray, device: Device) -> Any:
         raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None
 
 
-def _allocate(array: np.ndarray, device: Device) -> tuple[Any, np.ndarray]:
+def _allocate(array: np.ndarray, device: Device) -> tuple[OrtValue, np.ndarray]:
     """A copy of an array in memory of an execution provider: an OrtValue, and a view that keeps it alive."""
     ortvalue = C.OrtValue.ortvalue_from_shape_and_type_for_memory_info(list(array.shape), array.dtype, device.memory)
     memory: Any = (c_char * array.nbytes).from_address(ortvalue.data_ptr())
@@ -88,7 +90,7 @@ class Buffer:
         self.array = array if self.device.shares_memory else None
 
     @classmethod
-    def empty(cls, shape: Sequence[int], dtype: Any = np.float32, device: DeviceName | Device = CPU) -> Buffer:
+    def empty(cls, shape: Sequence[int], dtype: DTypeLike = np.float32, device: DeviceName | Device = CPU) -> Buffer:
         """A buffer with uninitialized content, for a result to be written to."""
         return cls(np.empty(shape, dtype), device)
 
@@ -110,7 +112,7 @@ class Buffer:
         return f"<Buffer {self.dtype}{list(self.shape)} on {self.device}>"
 
 
-def as_numpy(ortvalue: Any) -> np.ndarray:
+def as_numpy(ortvalue: OrtValue) -> np.ndarray:
     """The content of an OrtValue as an array: a copy, which the next run does not overwrite.
 
     Parameters

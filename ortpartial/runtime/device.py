@@ -14,13 +14,14 @@ from importlib import import_module
 from threading import get_ident
 from typing import Any, TypeAlias
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, RuntimeMissingError
 
 __all__ = ["CPU", "Device", "DeviceName", "cores", "has_training", "import_onnxruntime", "plug_in_devices",
            "runtime_version"]
 
 #: The name of a device, or that of an execution provider and its options.
-DeviceName: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
+DeviceName: TypeAlias = "str | tuple[str, Mapping[str, object]]"
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -74,7 +75,7 @@ class _NoFrontEnd:
     def __init__(self) -> None:
         self._thread = get_ident()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Find nothing, and let no other finder look for the front end."""
         if name == "onnxruntime.training" and get_ident() == self._thread:
             raise ModuleNotFoundError(name, name=name)
@@ -247,7 +248,7 @@ class Device:
         """Whether numpy arrays can be views of what is on the device."""
         return self.kind != "cuda"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return Device, (self.kind, self.index, self.stream, self.capture, self.options)
 
     @cached_property
@@ -276,7 +277,7 @@ class Device:
         return [(_PROVIDERS[self.kind], options), cpu]
 
 
-def _read_name(device: Any) -> tuple[str, dict[str, str]]:
+def _read_name(device: object) -> tuple[str, dict[str, str]]:
     """The name of a device, and the options that are part of the name or beside it."""
     pair = tuple(device) if isinstance(device, (tuple, list)) else (device, {})
     if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):

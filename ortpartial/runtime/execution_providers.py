@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from ortpartial.annotations import ArrayLike, DTypeLike, Reduced
 from ortpartial.exceptions import DeviceError
 
 from .device import Device, cores, import_onnxruntime, plug_in_devices, runtime_version
+from .ort_types import OrtSession, SessionOptions
 
 __all__ = ["NodePlacement", "add_provider", "ask_placement", "find_faults", "wrong_operators"]
 
@@ -69,7 +71,7 @@ class NodePlacement:
         """Whether the provider runs none of the nodes."""
         return self.provider not in self.nodes and bool(self.nodes or self.reason)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Reduced:
         return NodePlacement, (self.provider, dict(self.nodes), self.reason)
 
 
@@ -86,7 +88,8 @@ def _count_operators(nodes: tuple[tuple[str, str], ...]) -> str:
     return " and ".join(f"{n} {operator}" if n > 1 else operator for operator, n in counts.most_common())
 
 
-def add_provider(options: Any, device: Device, threads: int | None) -> list[tuple[str, dict[str, str]]] | None:
+def add_provider(options: SessionOptions, device: Device, threads: int | None
+                 ) -> list[tuple[str, dict[str, str]]] | None:
     """Let a session use an execution provider, with as many threads as the session has.
 
     Parameters
@@ -148,7 +151,8 @@ def _configure_openvino(wanted: dict[str, str], kind: str, threads: int) -> dict
     return {"load_config": json.dumps(config), **{k: wanted[k] for k in wanted.keys() & _OPENVINO_PLAIN}}
 
 
-def ask_placement(session: Any, device: Device, first: ModelProto | None = None, reason: str = "") -> NodePlacement:
+def ask_placement(session: OrtSession, device: Device, first: ModelProto | None = None, reason: str = ""
+                  ) -> NodePlacement:
     """Ask an `InferenceSession` which provider runs which node.
 
     Parameters
@@ -199,7 +203,8 @@ def _run_probe(device: Device, probe: Callable[[Device], str]) -> str:
     return probe(device)
 
 
-def _compute(device: Device, dtype: int, nodes: list[Any], x: np.ndarray, constants: Mapping[str, Any]) -> np.ndarray:
+def _compute(device: Device, dtype: int, nodes: Sequence[NodeProto], x: np.ndarray, constants: Mapping[str, ArrayLike]
+             ) -> np.ndarray:
     """What an execution provider computes of x: the output "y" of nodes."""
     graph = helper.make_graph(nodes, "probe", [helper.make_tensor_value_info("x", dtype, x.shape)],
                               [helper.make_tensor_value_info("y", dtype, None)],
@@ -212,7 +217,7 @@ def _compute(device: Device, dtype: int, nodes: list[Any], x: np.ndarray, consta
     return np.asarray(session.run(["y"], {"x": x})[0])
 
 
-def _probe_product(device: Device, dtype: Any, tolerance: float) -> str:
+def _probe_product(device: Device, dtype: DTypeLike, tolerance: float) -> str:
     """How far a matrix product is from the exact one."""
     x = np.random.default_rng(0).normal(size=(64, 64)).astype(dtype)
     exact = x.astype(np.longdouble) @ x.astype(np.longdouble)

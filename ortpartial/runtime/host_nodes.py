@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, shape_inference
 
 from ortpartial.model import bodies, walk_graphs
 
@@ -63,10 +63,7 @@ def split_host_nodes(model: ModelProto, dtypes: Collection[int]) -> tuple[ModelP
     """
     if not dtypes:
         return None, model
-    inferred = shape_inference.infer_shapes(model).graph
-    values = {v.name: v for v in (*inferred.input, *inferred.value_info, *inferred.output)}
-    types = {n: v.type.tensor_type.elem_type for n, v in values.items()}
-    types |= {t.name: t.data_type for t in model.graph.initializer}
+    kinds, types = _infer_types(model)
     first, second = _part_nodes(model, types, dtypes)
     if not first:
         return None, model
@@ -78,7 +75,7 @@ def split_host_nodes(model: ModelProto, dtypes: Collection[int]) -> tuple[ModelP
     returned = {o.name: f"{o.name}_first" for o in model.graph.output if o.name in border}
     first = [_rename(node, returned) for node in first]
     second = [*(helper.make_node("Identity", [new], [old], f"{new}_node") for old, new in returned.items()), *second]
-    passed = [helper.make_value_info(returned.get(n, n), values[n].type) for n in border]
+    passed = [helper.make_value_info(returned.get(n, n), kinds[n]) for n in border]
     return _extract(model, first, [], passed), _extract(model, second, passed, model.graph.output)
 
 
@@ -89,6 +86,14 @@ def _rename(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     copy.input[:] = [names.get(n, n) for n in node.input]
     copy.output[:] = [names.get(n, n) for n in node.output]
     return copy
+
+
+def _infer_types(model: ModelProto) -> tuple[dict[str, TypeProto], dict[str, int]]:
+    """The types of values by name, as far as they are known, and the element types of these and of initializers."""
+    inferred = shape_inference.infer_shapes(model).graph
+    kinds = {v.name: v.type for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+    stored = {t.name: t.data_type for t in model.graph.initializer}
+    return kinds, {**{n: kind.tensor_type.elem_type for n, kind in kinds.items()}, **stored}
 
 
 def _part_nodes(model: ModelProto, types: Mapping[str, int], dtypes: Collection[int]

@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from functools import cache
 from types import TracebackType
-from typing import Any
 
 from ortpartial.exceptions import DeadlineError, OrtPartialError
 
 from .device import C
+from .ort_types import RunOptions
 
 __all__ = ["Interrupt"]
 
@@ -99,7 +99,7 @@ class Interrupt:
     """
 
     def __init__(self, seconds: float | None = None):
-        self.options: Any = C.RunOptions()
+        self.options: RunOptions = C.RunOptions()
         self.seconds = seconds
         #: The time of the deadline, by the monotonic clock.
         self.end: float | None = None

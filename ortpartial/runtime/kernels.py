@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock
 from typing import Any
 
 from onnx import GraphProto, ModelProto, helper
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import RANDOM, SMALL, Node, Value, build, register_evaluator, walk_nodes
 from ortpartial.model import load
@@ -20,7 +21,7 @@ from .threads import choose_threads
 __all__ = ["compute_node"]
 
 #: The sessions used last, by operator, attributes, types of inputs and numbers of small constants; the most of them.
-_SESSIONS: OrderedDict[Any, Session] = OrderedDict()
+_SESSIONS: OrderedDict[Hashable, Session] = OrderedDict()
 _MOST_SESSIONS = 1024
 _lock = Lock()
 
@@ -77,7 +78,7 @@ def _is_small(v: Value) -> bool:
 
 def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int) -> Session:
     """A session that computes these outputs: that of an equal node, unless random numbers are drawn."""
-    key: Any = None if node.bodies or node.op_type in RANDOM else _key(node, fed, outputs)
+    key = None if node.bodies or node.op_type in RANDOM else _key(node, fed, outputs)
     if session := _find_session(key):
         return session
     model = _guard(build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
@@ -103,7 +104,7 @@ def _guard(model: ModelProto) -> ModelProto:
     return build(loaded.inputs, loaded.outputs, name=model.graph.name)
 
 
-def _find_session(key: Any) -> Session | None:
+def _find_session(key: object) -> Session | None:
     """The session of this key, which is then the one used last."""
     with _lock:
         if key in _SESSIONS:
@@ -111,7 +112,7 @@ def _find_session(key: Any) -> Session | None:
         return _SESSIONS.get(key)
 
 
-def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> tuple[Any, ...]:
+def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> Reduced:
     """A key that is equal for nodes that one session computes."""
     positions = {v: i for i, v in enumerate(fed)}
     arrays = [v.array.tobytes() if v is not None and v.array is not None and v not in positions else None

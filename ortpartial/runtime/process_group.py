@@ -79,7 +79,7 @@ class ProcessGroup:
             return self._torch.from_numpy(buffer.array)
         return self._torch.utils.dlpack.from_dlpack(buffer.ortvalue.to_dlpack())
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: object) -> Any:
         """The value that the first process passes here, a picklable object."""
         values = [value]
         try:

@@ -7,11 +7,11 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
+from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, DeviceWarning, ModelError
 from ortpartial.logs import compiling, logger
 from ortpartial.model import match_names, replace_weights, split_external_data, walk_graphs
@@ -32,6 +32,7 @@ from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime
 from .errors import load_error, newest_opset, run_error
 from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
 from .host_nodes import list_dtypes, split_host_nodes
+from .ort_types import OrtSession, OrtValue, OrtValues, RunOptions, SessionOptions
 from .session_options import register_custom_ops, session_options
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
@@ -147,7 +148,7 @@ class Session:
     """
 
     def __init__(self, model: ModelProto | bytes, *, device: DeviceName | Device = CPU,
-                 threads: int | None = 1, options: Any = None, memory_pattern: bool = True,
+                 threads: int | None = 1, options: SessionOptions | None = None, memory_pattern: bool = True,
                  arrays: Mapping[str, np.ndarray] = EMPTY):
         self._arrays = arrays
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
@@ -168,17 +169,17 @@ class Session:
                               f"graph on {', '.join(providers)}. Is the driver of the device installed?")
         # `InferenceSession` checks all names at each run. The training loop calls the C++ session under it, which needs
         # the Python object only to be kept alive.
-        self._inference_session, self._sess = session, session._sess
+        self._inference_session, self.handle = session, session._sess
         # Without options, onnxruntime 1.19 to 1.32 makes new ones for each run, in 0.8 us.
         self._options = C.RunOptions()
-        self.inputs: list[str] = [i.name for i in self._sess.inputs_meta]
+        self.inputs: list[str] = [i.name for i in self.handle.inputs_meta]
         if self._host is not None and isinstance(model, ModelProto):
             self._later = self.inputs
             self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
-        self.outputs: list[str] = [o.name for o in self._sess.outputs_meta]
-        self._sequences = {i.name for i in self._sess.inputs_meta if i.type.startswith("seq")}
+        self.outputs: list[str] = [o.name for o in self.handle.outputs_meta]
+        self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
 
-    def _load_on_provider(self, model: ModelProto) -> tuple[Any, Session | None]:
+    def _load_on_provider(self, model: ModelProto) -> tuple[OrtSession, Session | None]:
         """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
         device, arrays, whole = self.device, self._arrays, self._fill(model)
         faults = find_faults(device, {TensorProto.FLOAT, *list_dtypes(model.graph)})
@@ -200,7 +201,7 @@ class Session:
         if self.placement is not None and self.placement.is_unused:
             warnings.warn(f"The graph {name!r}: {self.placement}.", DeviceWarning, stacklevel=4)
 
-    def _load_supported(self, model: ModelProto | bytes, options: Any) -> Any:
+    def _load_supported(self, model: ModelProto | bytes, options: SessionOptions) -> OrtSession:
         """An `InferenceSession` of the graph, in an older opset if the runtime does not know that of the graph."""
         if isinstance(model, ModelProto) and needs_lowering(model):
             model = self._fill(model)
@@ -221,7 +222,7 @@ class Session:
         arrays, self._arrays = self._arrays, EMPTY
         return replace_weights(model, arrays) if arrays else model
 
-    def _load(self, model: ModelProto | bytes, options: Any) -> Any:
+    def _load(self, model: ModelProto | bytes, options: SessionOptions) -> OrtSession:
         """An `InferenceSession` of the graph, with a kernel that 1.19.2 lacks worked around."""
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
@@ -249,7 +250,7 @@ class Session:
                 raise _UnsupportedOpset(newest) from None
             raise load_error(e, data) from None
 
-    def _borrow(self, options: Any) -> None:
+    def _borrow(self, options: SessionOptions) -> None:
         """Let a session have the content of initializers in the memory where it is."""
         borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
         self._borrowed = {n: borrow(a) for n, a in self._external.items()}
@@ -258,7 +259,7 @@ class Session:
             for name, value in self._borrowed.items():
                 options.add_initializer(name, value)
 
-    def _open(self, data: bytes, options: Any, disabled: list[str]) -> Any:
+    def _open(self, data: bytes, options: SessionOptions, disabled: list[str]) -> OrtSession:
         """An `InferenceSession`, without what the runtime does not know, or its optimizers make and it does not run."""
         try:
             return import_onnxruntime().InferenceSession(data, options, providers=self._providers,
@@ -272,7 +273,7 @@ class Session:
                 raise
             return self._open(data, options, [*disabled, *wrong])
 
-    def run(self, feeds: Mapping[str, np.ndarray], options: Any = None) -> dict[str, np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray], options: RunOptions | None = None) -> dict[str, np.ndarray]:
         """Run the graph once on arrays.
 
         Parameters
@@ -300,14 +301,14 @@ class Session:
             feeds = {n: v for n, v in {**feeds, **first}.items() if n in self._later}
         try:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
-            arrays = self._sess.run(self.outputs, inputs, options or self._options)
+            arrays = self.handle.run(self.outputs, inputs, options or self._options)
         except Exception as e:
             raise run_error(e) from None
         # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
         return {n: np.array(v) if n in inputs and not isinstance(v, list) else
                 np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
 
-    def run_ortvalues(self, feeds: Mapping[str, Any]) -> Any:
+    def run_ortvalues(self, feeds: Mapping[str, OrtValue]) -> OrtValues:
         """Run the graph on OrtValues, which stay on its device. Safe from any thread.
 
         Names are not checked, and nothing is kept alive beyond the run: both are up to the caller.
@@ -336,7 +337,7 @@ class Session:
             binding.run()
             return binding.vector()
         try:
-            return self._sess.run_with_ort_values(feeds, self.outputs, self._options)
+            return self.handle.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
             raise run_error(e) from None
 
@@ -383,21 +384,21 @@ class Binding:
 
     def __init__(self, session: Session):
         self.session = session
-        self._binding = C.SessionIOBinding(session._sess)
-        self._run = session._sess.run_with_iobinding
+        self._binding = C.SessionIOBinding(session.handle)
+        self._run = session.handle.run_with_iobinding
         self._device = session.device
         self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.
-        self._inputs: dict[str, tuple[Any, ...]] = {}
+        self._inputs: dict[str, Reduced] = {}
         # The inputs that are not in the memory of the provider: onnxruntime copies them when they are bound.
-        self._copied: dict[str, Any] = {}
+        self._copied: dict[str, OrtValue] = {}
         self._missing = set(session.inputs)
         self._outputs: dict[str, Buffer | None] = {}
         self._unbound_outputs: list[str] = []
         for name in session.outputs:
             self.bind_output(name)
 
-    def bind_input(self, name: str, value: np.ndarray | Buffer | Any) -> None:
+    def bind_input(self, name: str, value: np.ndarray | Buffer | OrtValue) -> None:
         """Bind an input to the memory of an array, a buffer or an OrtValue, which each run reads.
 
         Binding the same object again costs nothing. A strided array is copied, at this call alone.
@@ -434,7 +435,7 @@ class Binding:
         is_shared = array is value and self._device.shares_memory
         self._inputs[name] = (array if is_shared else (array,)), array.shape, array.dtype
 
-    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an input to an OrtValue that owns its memory, such as an output of another session."""
         if self._host is not None and name in self._host.session.inputs:
             self._host.bind_ortvalue_input(name, ortvalue)
@@ -444,13 +445,13 @@ class Binding:
         self._bind(name, ortvalue)
         self._inputs.pop(name, None)
 
-    def _borrow(self, buffer: Buffer) -> Any:
+    def _borrow(self, buffer: Buffer) -> OrtValue:
         """The OrtValue of a buffer, or another one of its memory for a graph that its provider does not run."""
         if buffer.array is None or self._device.memory is not None or buffer.device.memory is None:
             return buffer.ortvalue
         return to_ortvalue(buffer.array, self._device)
 
-    def _bind(self, name: str, ortvalue: Any) -> None:
+    def _bind(self, name: str, ortvalue: OrtValue) -> None:
         # An unknown name makes a binding of onnxruntime 1.19 to 1.31 refuse all other names as well.
         if name in self._missing:
             self._missing.remove(name)
@@ -480,7 +481,7 @@ class Binding:
         self._outputs[name] = buffer
         self._unbound_outputs = [n for n, b in self._outputs.items() if b is None]
 
-    def run(self, options: Any = None) -> None:
+    def run(self, options: RunOptions | None = None) -> None:
         """Run the graph on the bound inputs.
 
         Parameters
@@ -511,11 +512,11 @@ class Binding:
         except Exception as e:
             raise run_error(e) from None
 
-    def vector(self) -> Any:
+    def vector(self) -> OrtValues:
         """The outputs of the last run as an OrtValueVector."""
         return self._binding.get_outputs()
 
-    def ortvalues(self) -> dict[str, Any]:
+    def ortvalues(self) -> dict[str, OrtValue]:
         """The outputs of the last run as OrtValues, by name."""
         # Iterating over an OrtValueVector takes 5 us an element, indexing 0.3 us.
         ortvalues = self.vector()

@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from onnx import GraphProto, ModelProto
@@ -17,6 +16,7 @@ from ortpartial.model import find_libraries, walk_graphs
 from ortpartial.rewrites import is_selected
 
 from .device import C, cores
+from .ort_types import SessionOptions
 
 __all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
 
@@ -24,7 +24,7 @@ __all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
 OPTIMIZERS = "optimizers of onnxruntime"
 
 #: The libraries of custom operators that session options have: one that is registered twice is an error.
-_REGISTERED: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_REGISTERED: WeakKeyDictionary[SessionOptions, set[str]] = WeakKeyDictionary()
 
 #: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes and
 #: its search for memory to reuse are quadratic in it (3,000 nodes in a row: 0.8 s without, 19 s with).
@@ -37,7 +37,7 @@ _SPIN = "40"
 
 
 def session_options(threads: int | None, graph: GraphProto | None = None, *, memory_pattern: bool = True,
-                    low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> Any:
+                    low_memory: bool = False, arena: bool = True, reserve_arena: bool = False) -> SessionOptions:
     """Session options that log no errors, as they are raised, and start no thread pool for one thread.
 
     Nodes run in the order of the graph, in which a gradient is used right after it is computed. By default onnxruntime
@@ -91,7 +91,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     return options
 
 
-def register_custom_ops(options: Any, model: ModelProto | bytes) -> None:
+def register_custom_ops(options: SessionOptions, model: ModelProto | bytes) -> None:
     """Add the libraries that have the custom operators of a model to session options.
 
     Parameters

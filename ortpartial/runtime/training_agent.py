@@ -17,6 +17,7 @@ from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, pr
 from .buffer import Buffer
 from .device import CPU, C, Device, DeviceName, has_training, runtime_version
 from .errors import clean_message, run_error
+from .ort_types import OrtValue
 from .session import Binding, Session
 from .session_options import session_options
 
@@ -89,7 +90,7 @@ class TrainingAgent:
         self._session = Session(self.gradient_onnx, device=self._device, options=options)
         devices = [self._device.ort]
         self._agent = C.TrainingAgent(
-            self._session._sess, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
+            self._session.handle, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
             self._device.index,
         )
         # The last shape and dtype of each input, how often one changed, and after which change gradients were checked.
@@ -207,7 +208,7 @@ class TrainingAgent:
         state.release()
         return gradients
 
-    def _infer(self, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> list[Any]:
+    def _infer(self, inputs: Mapping[str, object], weights: Mapping[str, object]) -> list[Any]:
         """Run the graph in a session of its own that keeps no activation for a backward."""
         if self._inference is None:
             model = _to_inputs(self._model, self._weights)
@@ -267,7 +268,7 @@ class AgentState:
 
     __slots__ = ("_change", "_state", "_tensors", "outputs", "used")
 
-    def __init__(self, state: Any, outputs: list[Any], tensors: list[Any], change: int):
+    def __init__(self, state: object, outputs: list[OrtValue], tensors: list[Buffer | TypedOrtValue], change: int):
         self._state, self.outputs, self._tensors, self._change = state, outputs, tensors, change
         self.used = False
 
@@ -291,12 +292,12 @@ class TypedOrtValue:
 
     __slots__ = ("dtype", "ortvalue", "shape")
 
-    def __init__(self, ortvalue: Any, shape: tuple[int, ...] | None = None, dtype: np.dtype | None = None):
+    def __init__(self, ortvalue: OrtValue, shape: tuple[int, ...] | None = None, dtype: np.dtype | None = None):
         self.ortvalue, self.shape = ortvalue, tuple(ortvalue.shape()) if shape is None else shape
         self.dtype = dtype or np.dtype(helper.tensor_dtype_to_np_dtype(ortvalue.element_type()))
 
 
-def _find_shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[int]:
+def _find_shared(inputs: Sequence[OrtValue], outputs: Sequence[OrtValue]) -> list[int]:
     """The outputs in the memory of an input or of an output before them."""
     taken, shared = {v.data_ptr() for v in inputs}, []
     for i, place in enumerate(y.data_ptr() for y in outputs):
@@ -306,7 +307,7 @@ def _find_shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[int]:
     return shared
 
 
-def _format_type(ortvalue: Any) -> str:
+def _format_type(ortvalue: OrtValue) -> str:
     """The type and shape of a tensor, such as float[2, 3]."""
     return f"{ortvalue.data_type().removeprefix('tensor(').removesuffix(')')}{ortvalue.shape()}"
 

@@ -15,6 +15,7 @@ from ortpartial.model import find_libraries
 
 from .device import C, import_onnxruntime, runtime_version
 from .errors import clean_message
+from .ort_types import OrtSession, SessionOptions
 from .session_options import register_custom_ops, session_options
 
 __all__ = ["find_types"]
@@ -170,13 +171,13 @@ def _alone(node: Node, types: Mapping[str, TypeProto]) -> ModelProto:
                              ir_version=helper.find_min_ir_version_for([standard]))
 
 
-def _options(model: ModelProto) -> Any:
+def _options(model: ModelProto) -> SessionOptions:
     options = session_options(1, model.graph)
     register_custom_ops(options, model)
     return options
 
 
-def _load(model: ModelProto) -> Any:
+def _load(model: ModelProto) -> OrtSession:
     """A session that is not initialized; a GraphError where onnxruntime refuses the model."""
     try:
         return C.InferenceSession(_options(model), model.SerializeToString(), False, False)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
@@ -20,6 +19,7 @@ from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check
 from .device import C, import_onnxruntime
 from .errors import clean_message
 from .interrupt import Interrupt
+from .ort_types import SessionOptions
 from .session import Session
 from .session_options import register_custom_ops, session_options
 
@@ -40,7 +40,7 @@ _TOLERANCE = 2e-2
 #: The names of the kernels of onnxruntime's training.
 _TRAINING_KERNEL = re.compile(r"Grad(_\w+)?$|Internal$|Training$")
 
-Arrays = Mapping[str, Any]
+Arrays = Mapping[str, np.ndarray]
 
 
 def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float | None = None) -> None:
@@ -216,7 +216,7 @@ class _Comparison:
         except OrtPartialError:
             return {}
 
-    def _describe(self, node: NodeProto, name: str, found: Any, expected: Any) -> str:
+    def _describe(self, node: NodeProto, name: str, found: object, expected: object) -> str:
         return (f"Node {node.name or '(unnamed)'} ({node.op_type}, output {name!r}) computes something else at opset "
                 f"{OPSET} than at opset {self._version}, that of the file: its output differs by "
                 f"{_difference(found, expected):.3g}. Export the model at opset {OPSET} or later, and report the node.")
@@ -232,7 +232,7 @@ class _Comparison:
             return session.run(feeds, interrupt.options)
 
 
-def _plain_options() -> Any:
+def _plain_options() -> SessionOptions:
     """Options of a session that runs once, on one thread."""
     options = session_options(1, memory_pattern=False)
     options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -243,14 +243,14 @@ def _is_tensor(v: Value) -> bool:
     return bool(v.type.tensor_type.elem_type)
 
 
-def _draw_inputs(model: Model) -> Iterator[dict[str, Any]]:
+def _draw_inputs(model: Model) -> Iterator[dict[str, np.ndarray]]:
     """Inputs for a model, for several sizes of the axes that have none."""
     ranges = index_ranges(model.inputs, list(model.outputs.values()))
     shapes = [v.shape for v in model.inputs.values()]
     is_static = all(isinstance(n, int) for shape in shapes for n in (shape or ("?",)))
     for size in _SIZES[:1] if is_static else _SIZES:
         rng, feeds = np.random.default_rng(0), {}
-        sizes: dict[Any, int] = {}
+        sizes: dict[Hashable, int] = {}
         for name, v in model.inputs.items():
             shape = [n if isinstance(n, int) else sizes.setdefault(n or (name, axis), size if axis else _ROWS)
                      for axis, n in enumerate(v.shape or ())]
@@ -269,7 +269,7 @@ def _draw(rng: np.random.Generator, v: Value, shape: list[int], largest: int) ->
     return rng.integers(0, largest, shape, endpoint=True).astype(v.dtype)
 
 
-def _is_close(found: Any, expected: Any) -> bool:
+def _is_close(found: object, expected: object) -> bool:
     """Whether two tensors are equal but for rounding."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.dtype != expected.dtype or found.shape != expected.shape or found.dtype.kind in "OUSb":
@@ -280,7 +280,7 @@ def _is_close(found: Any, expected: Any) -> bool:
     return _difference(found, expected) <= tolerance * largest
 
 
-def _difference(found: Any, expected: Any) -> float:
+def _difference(found: object, expected: object) -> float:
     """The largest difference of two tensors; infinite for other shapes, texts, and numbers of which one is none."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape or expected.dtype.kind in "OUS":

@@ -13,12 +13,13 @@ import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 from torch._C import _from_dlpack  # in C++, what torch.utils.dlpack.from_dlpack calls
+from torch.autograd.function import FunctionCtx
 from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
 from ortpartial.graph import find_reached
-from ortpartial.runtime import Buffer, C, Device, Session, TrainingAgent, TypedOrtValue
+from ortpartial.runtime import Buffer, C, Device, OrtValue, Session, TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
 from .layer_function import LayerFunction
@@ -54,14 +55,14 @@ def _takes_bools_for_bytes() -> bool:
     return "is_bool_tensor" in _from_capsule.__doc__
 
 
-def _borrow(t: torch.Tensor) -> Any:
+def _borrow(t: torch.Tensor) -> OrtValue:
     """An OrtValue of the memory of a contiguous tensor, which it keeps alive."""
     if t.dtype is torch.bool and _takes_bools_for_bytes():
         return _from_capsule(to_dlpack(t.view(torch.uint8)), True)
     return _from_capsule(to_dlpack(t))
 
 
-def _ortvalue(t: torch.Tensor) -> Any:
+def _ortvalue(t: torch.Tensor) -> OrtValue:
     """An OrtValue of the memory of a tensor, which it keeps alive; of a copy if the tensor is strided."""
     t = t if t.is_contiguous() else t.contiguous()
     try:
@@ -72,12 +73,12 @@ def _ortvalue(t: torch.Tensor) -> Any:
         return _empty_ortvalue(t)
 
 
-def _empty_ortvalue(t: torch.Tensor) -> Any:
+def _empty_ortvalue(t: torch.Tensor) -> OrtValue:
     """An OrtValue like a tensor without elements, which 1.19.2 takes for a strided one, as DLPack has it."""
     return Buffer(t.detach().cpu().numpy(), Device.parse(t.device.type)).ortvalue
 
 
-def _tensor(ortvalue: Any, is_bool: bool = False) -> torch.Tensor:
+def _tensor(ortvalue: OrtValue, is_bool: bool = False) -> torch.Tensor:
     """A tensor of the memory of an OrtValue, which it keeps alive."""
     t = _from_dlpack(ortvalue.to_dlpack())
     return t.view(torch.bool) if is_bool else t
@@ -104,7 +105,7 @@ class _TensorSession:
         # Outputs that are inputs, which onnxruntime returns in the memory that it borrowed.
         self.borrowed = [i for i, n in enumerate(self.session.outputs) if n in self.session.inputs]
         # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
-        self._cache: dict[str, tuple[int, torch.Size, torch.dtype, Any]] = {}
+        self._cache: dict[str, tuple[int, torch.Size, torch.dtype, OrtValue]] = {}
 
     def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
         feeds, cache = {}, self._cache
@@ -228,7 +229,7 @@ class _Call(torch.autograd.Function):
     """One call of a function, as torch.autograd records it."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Any, sources: Tensors, *leaves: torch.Tensor) -> Any:
+    def forward(ctx: FunctionCtx, gradient: Any, sources: Tensors, *leaves: torch.Tensor) -> Any:
         outputs, kept, ctx.state = gradient.forward(sources)
         ctx.gradient = gradient
         ctx.set_materialize_grads(False)
@@ -239,13 +240,13 @@ class _Call(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *dys: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, *dys: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if ctx.shapes is not None:
             return None, None, *[None if m is None else torch.zeros_like(m, device=d) for m, d in ctx.shapes]
         return None, None, *ctx.gradient.backward(ctx.saved_tensors, dys, ctx.state)
 
 
-def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves: Tensors) -> list[Any] | None:
+def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves: Tensors) -> list[torch.Size] | None:
     """What the leaves look like, whose gradient is 0 as the outputs have no elements; None if one has some.
 
     No graph is run for it: those of a gradient sum over the rows, and 1.19.2 has no products of none.
@@ -361,7 +362,7 @@ class _StepGradient:
         session = _TensorSession(gradient.graph(), sources, self.function.placement)
         return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
 
-    def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Any) -> list[torch.Tensor]:
+    def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
         """The cotangents of all seeds, zeros for those that are None."""
         device = next(d.device for d in dys if d is not None)
         outputs = self.function.function.outputs

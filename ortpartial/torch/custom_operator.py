@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import torch
+from onnx import ModelProto
+from torch.autograd.function import FunctionCtx
 
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value
 
-if TYPE_CHECKING:
-    from .autograd import CompiledLayer
-    from .onnx_layer import OnnxLayer
+from .autograd import CompiledLayer
 
 __all__ = ["CallSignature", "describe_call", "find_layer", "onnx_layer", "register_layer"]
 
+
+class Layer(Protocol):
+    """An `OnnxLayer`, as far as its operators and exporters use it."""
+
+    input_names: list[str]
+    output_names: list[str]
+    state_names: dict[str, str]
+
+    def compile_form(self, *, training: bool) -> CompiledLayer:
+        """The compiled layer in a mode."""
+
+    def write_form(self, compiled: CompiledLayer) -> ModelProto:
+        """A model that computes a compiled form."""
+
+    def check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs on which an operator would crash."""
+
+    def prepare_run_apart(self) -> None:
+        """Let calls be run outside of the graphs of torch.compile."""
+
+
 #: Operators take numbers, strings and tensors: a layer is found by its key, which no other layer of the process has.
-_LAYERS: WeakValueDictionary[str, OnnxLayer] = WeakValueDictionary()
+_LAYERS: WeakValueDictionary[str, Layer] = WeakValueDictionary()
 _COUNT = 0
 
 
-def register_layer(layer: OnnxLayer) -> str:
+def register_layer(layer: Layer) -> str:
     """Register a layer as long as it lives.
 
     Parameters
@@ -41,7 +62,7 @@ def register_layer(layer: OnnxLayer) -> str:
     return key
 
 
-def find_layer(key: str) -> OnnxLayer:
+def find_layer(key: str) -> Layer:
     """The layer of a key.
 
     Parameters
@@ -106,7 +127,7 @@ def describe_call(key: str, training: bool) -> CallSignature | None:
     """
     layer, compiled = find_layer(key), _compile(key, training)
     if compiled.needs_sizes:
-        layer._prepare_run_apart()
+        layer.prepare_run_apart()
         return None
     return CallSignature(
         tuple(compiled.dtypes), tuple(layer.state_names[n] for n in compiled.initializers),
@@ -116,10 +137,10 @@ def describe_call(key: str, training: bool) -> CallSignature | None:
 
 
 def _compile(key: str, training: bool) -> CompiledLayer:
-    return find_layer(key)._compile(training=training)
+    return find_layer(key).compile_form(training=training)
 
 
-def _needs(leaves: Sequence[Any], wanted: Sequence[int]) -> tuple[bool, ...]:
+def _needs(leaves: Sequence[object], wanted: Sequence[int]) -> tuple[bool, ...]:
     return tuple([i in wanted for i in range(len(leaves))])
 
 
@@ -147,7 +168,7 @@ def onnx_layer(leaves: list[torch.Tensor], layer: str, training: bool, wanted: l
     -------
     list of torch.Tensor
     """
-    find_layer(layer)._check_inputs(leaves)
+    find_layer(layer).check_inputs(leaves)
     function = _compile(layer, training).function
     return (function.traceable_gradient(_needs(leaves, wanted)) if wanted else function).run(leaves)
 
@@ -163,7 +184,7 @@ def _(leaves: list[torch.Tensor], layer: str, training: bool, wanted: list[int])
     return [_fake(v, sizes, leaves[0].device) for v in values.values()]
 
 
-def _fake(value: Value, sizes: Mapping[str, Any], device: torch.device) -> torch.Tensor:
+def _fake(value: Value, sizes: Mapping[str, object], device: torch.device) -> torch.Tensor:
     """An empty tensor of the shape that a value has for given sizes of the symbolic dimensions."""
     if value.shape is None:
         raise ModelError(f"The rank of {value!r} is not known, without which a layer cannot be compiled; declare the "
@@ -215,7 +236,7 @@ def _(kept: list[torch.Tensor], cotangents: list[torch.Tensor], layer: str, trai
     return [torch.empty_like(leaves[i], memory_format=torch.contiguous_format) for i in wanted]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+def _setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     leaves, *ctx.call = inputs
     key, training, wanted = ctx.call
     ctx.n_leaves = len(leaves)
@@ -226,7 +247,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]
     ctx.save_for_backward(*[leaves[i] for i in gradient.kept_sources], *[output[i] for i in gradient.kept_outputs])
 
 
-def _backward(ctx: Any, dys: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: FunctionCtx, dys: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     key, training, wanted = ctx.call
     if not wanted:
         raise ModelError("An OnnxLayer was traced for inference, and has no gradient in this program; train the module "

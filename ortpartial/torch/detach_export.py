@@ -46,7 +46,7 @@ class NoGradientMode(TorchFunctionMode):
             return outputs
         passed = {id(t) for t in tree_leaves((args, kwargs))}  # What is written in place is returned.
 
-        def detach(t: Any) -> Any:
+        def detach(t: object) -> Any:
             if not isinstance(t, torch.Tensor) or not t.is_floating_point() or id(t) in passed:
                 return t
             return t if StorageWeakRef(t.untyped_storage()) in self._buffers else t.detach()

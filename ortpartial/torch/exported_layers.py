@@ -91,7 +91,7 @@ def _find_rank(layer: torch.nn.Module, ranks: Mapping[type[torch.nn.Module], int
     return next((r for kind, r in ranks.items() if isinstance(layer, kind) and inherited is kind.forward), None)
 
 
-def _drop_channels(layer: Any, rank: int, x: torch.Tensor) -> torch.Tensor:
+def _drop_channels(layer: torch.nn.Module, rank: int, x: torch.Tensor) -> torch.Tensor:
     """A Dropout of whole channels, whose training mode TorchScript of torch 2.13.0 refuses: a mask of all channels."""
     rows = x if x.dim() >= rank else x.unsqueeze(0)
     ones = rows.new_ones([*rows.shape[:2], *(1 for _ in range(2, rows.dim()))])
@@ -99,7 +99,7 @@ def _drop_channels(layer: Any, rank: int, x: torch.Tensor) -> torch.Tensor:
     return y if x.dim() >= rank else y.squeeze(0)
 
 
-def _normalize_batch(layer: Any, x: torch.Tensor) -> torch.Tensor:
+def _normalize_batch(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A BatchNorm without running statistics, which has one mode."""
     axes, shape = [0, *range(2, x.dim())], [1, -1, *(1 for _ in range(2, x.dim()))]
     xc = x - x.mean(axes, keepdim=True)
@@ -107,7 +107,7 @@ def _normalize_batch(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return y if layer.weight is None else y * layer.weight.view(shape) + layer.bias.view(shape)
 
 
-def _normalize_rows(layer: Any, rank: int, x: torch.Tensor) -> torch.Tensor:
+def _normalize_rows(layer: torch.nn.Module, rank: int, x: torch.Tensor) -> torch.Tensor:
     """An InstanceNorm with running statistics as a BatchNorm, which computes the same in evaluation mode."""
     rows = x if x.dim() == rank else x.unsqueeze(0)
     momentum = 0.0 if layer.momentum is None else layer.momentum

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value, find_reached
 from ortpartial.model import Model, specialize
 from ortpartial.rewrites import DropoutMask, RunningStatistic, prepare_training, rewrite_model, to_dtype
@@ -37,7 +37,7 @@ class LayerFunction:
 
 
 def make_layer_function(
-    model: Model, initializers: Sequence[str], *, training: bool = False, dtype: Any = None,
+    model: Model, initializers: Sequence[str], *, training: bool = False, dtype: DTypeLike | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None, is_rewritten: bool = True,
 ) -> LayerFunction:
     """Make the function of a model.

@@ -50,7 +50,7 @@ class ModuleCall:
         """The tensors by name."""
         return dict(zip(self.names, self.tensors, strict=True))
 
-    def run(self, function: Callable[..., Any]) -> Any:
+    def run(self, function: Callable[..., object]) -> Any:
         """What a module, or its `forward`, returns."""
         tensors = iter(self.tensors)
         leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
@@ -121,7 +121,7 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     return ModuleCall(tuple(inputs.values()), tuple(inputs), tuple(leaves), structure)
 
 
-def _name_entry(entry: Any) -> str:
+def _name_entry(entry: object) -> str:
     """A key, an index or the name of a field in a path of a nested argument."""
     return str(next(getattr(entry, kind) for kind in ("key", "idx", "name") if hasattr(entry, kind)))
 
@@ -161,7 +161,7 @@ def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[
     return read
 
 
-def name_outputs(outputs: Any, taken: Collection[str]) -> list[str] | None:
+def name_outputs(outputs: object, taken: Collection[str]) -> list[str] | None:
     """Names of what a module returns: its keys or fields, or numbers; None if it is nested.
 
     Parameters
@@ -189,7 +189,7 @@ def name_outputs(outputs: Any, taken: Collection[str]) -> list[str] | None:
     return [n if n not in taken else f"{n}_output" for n in names]
 
 
-def list_tensors(outputs: Any) -> Iterator[torch.Tensor]:
+def list_tensors(outputs: object) -> Iterator[torch.Tensor]:
     """The tensors of what a module returns, in order.
 
     Parameters

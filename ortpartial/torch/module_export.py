@@ -31,7 +31,7 @@ _OPSET = 18
 
 
 def export(
-    module: torch.nn.Module, *example: Any,
+    module: torch.nn.Module, *example: object,
     dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, dynamo: bool | None = None,
 ) -> ModelProto:
     """Export a torch module to ONNX with nothing lost that a training needs.
@@ -259,9 +259,10 @@ def _record(module: torch.nn.Module, training: bool, proto: ModelProto, statisti
     kinds = {t.name: (t.data_type, tuple(t.dims)) for t in proto.graph.initializer}
     state = {n: t for n, t in {**parameters, **buffers}.items() if n in kinds and kinds[n][1] == tuple(t.shape)}
     proto = replace_weights(proto, {n: as_array(t, kinds[n][0]) for n, t in state.items()})
+    trained, frozen = ([n for n, p in parameters.items() if p.requires_grad is is_trained and n in state]
+                       for is_trained in (True, False))
     note_torch(proto, TorchRecord(
-        tuple(n for n, p in parameters.items() if p.requires_grad and n in state),
-        tuple(n for n, p in parameters.items() if not p.requires_grad and n in state),
+        tuple(trained), tuple(frozen),
         tuple(n for n in buffers if n in state), tuple(n for n in kinds if n not in state),
         {tie: n for tie, n in ties.items() if n in state}, training,
         tuple(n for n in statistics.per_instance if ties.get(n, n) in state),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from onnx import ModelProto, helper, numpy_helper
+
+from ortpartial.annotations import Settings
 
 __all__ = ["as_array", "as_tensor", "find_owner", "match_state", "register", "register_unread"]
 
@@ -83,7 +84,7 @@ def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) 
 
 
 def match_state(
-    state: dict[str, Any], prefix: str, module: torch.nn.Module, model: ModelProto, unread: Collection[str],
+    state: Settings, prefix: str, module: torch.nn.Module, model: ModelProto, unread: Collection[str],
     errors: list[str],
 ) -> None:
     """Prepare a state_dict for the layer of a graph: leave out, or check, what the graph does not read.

@@ -24,7 +24,7 @@ from onnx import (
 from torch.onnx.symbolic_helper import parse_args
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import read_ml_weights
+from ortpartial.model import walk_graphs
 
 from .custom_operator import find_layer
 
@@ -87,11 +87,8 @@ def make_function_proto(key: str, training: bool, opset: int) -> LayerFunctionPr
         An operator of the graph is newer than the opset.
     """
     layer = find_layer(key)
-    compiled = layer._compile(training=training)
-    model, leaves = layer._onnx, list(compiled.function.leaves)
-    if compiled.masks or compiled.statistics or layer._probe.dtype is not layer._dtype or read_ml_weights(model):
-        # The file has it in inference mode, in its own dtype, and with weights that are attributes.
-        model = compiled.function.function.graph(fast=False)
+    compiled = layer.compile_form(training=training)
+    model, leaves = layer.write_form(compiled), list(compiled.function.leaves)
     model = _convert_opset(inliner.inline_local_functions(model, convert_version=True), opset)
     outputs = [o.name for o in model.graph.output]
     constants = [t for t in model.graph.initializer if t.name not in leaves]
@@ -141,11 +138,7 @@ def _convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
 def _walk(graph: GraphProto) -> Iterator[NodeProto]:
     """The nodes of a graph and of the bodies in it."""
-    for node in graph.node:
-        yield node
-        for a in node.attribute:
-            for body in [a.g, *a.graphs]:
-                yield from _walk(body)
+    return (node for g in walk_graphs(graph) for node in g.node)
 
 
 def _version(node: NodeProto, opset: int) -> int | None:
@@ -181,7 +174,7 @@ def register_translations() -> None:
 def _write_symbolic(g: Any, leaves: Any, key: str, training: bool, wanted: Sequence[int]) -> Any:
     """Write a call of the function of a layer, for `torch.onnx.export(dynamo=False)`."""
     layer, function, inputs = find_layer(key), make_function_proto(key, training, g.opset), list(leaves.node().inputs())
-    values = list(layer._compile(training=training).function.function.outputs.values())
+    values = list(layer.compile_form(training=training).function.function.outputs.values())
     outputs = g.onnxscript_op(function, *inputs, outputs=len(values))
     outputs = [outputs] if len(values) == 1 else outputs
     for v, y in zip(outputs, values, strict=True):

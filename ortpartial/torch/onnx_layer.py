@@ -6,13 +6,14 @@ import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
+from ortpartial.annotations import Formula, Inputs, Reduced, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
@@ -25,6 +26,7 @@ from ortpartial.model import (
     load,
     match_names,
     read,
+    read_ml_weights,
     read_torch,
     register_libraries,
     replace_weights,
@@ -53,7 +55,14 @@ from .onnx_export import register_translations
 __all__ = ["OnnxLayer"]
 
 
-class _Owners(list[tuple[torch.nn.Module, dict[str, Any], str, str]]):
+#: The shapes of inputs; none for all shapes.
+Shapes: TypeAlias = tuple[torch.Size, ...]
+
+#: What a layer returns: a tensor, several, or all by name.
+Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]"
+
+
+class _Owners(list[tuple[torch.nn.Module, Settings, str, str]]):
     """By initializer, the submodule that holds its tensor, the attributes of it, the kind, and the name there.
 
     torch.export copies the lists and dicts among the attributes of a module, and all that they hold, but no others.
@@ -143,9 +152,9 @@ class OnnxLayer(torch.nn.Module):
     _unread: Sequence[str] = ()
     _check = False
     _run_apart: ClassVar[Any] = None
-    _compiled: dict[Any, CompiledLayer]
+    _compiled: dict[Reduced, CompiledLayer]
     #: Of them, those for the dtype and device of now, by mode and shapes, where nothing has to be checked at a call.
-    _current: dict[tuple[Any, ...], CompiledLayer]
+    _current: dict[Reduced, CompiledLayer]
     _owners: _Owners
 
     def __init__(
@@ -184,7 +193,7 @@ class OnnxLayer(torch.nn.Module):
     #: The execution provider that runs the graphs where the tensors are on the CPU.
     _provider: Device | None = None
 
-    def _place(self, device: Any) -> None:
+    def _place(self, device: torch.device) -> None:
         """Move tensors to a device of torch, or let an execution provider run the graphs."""
         try:
             self.to(torch.device(device))
@@ -233,7 +242,7 @@ class OnnxLayer(torch.nn.Module):
         layer._unread = register_unread(layer, module.state_dict(keep_vars=True))
         return layer
 
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Outputs:
         """Compute the outputs of the graph.
 
         Parameters
@@ -256,7 +265,7 @@ class OnnxLayer(torch.nn.Module):
             return self._trace(inputs, named)
         return _run(self, inputs, named)
 
-    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
         """Compute the outputs by an operator that torch.compile and exporters put into their graphs."""
         call = describe_call(self._handle, self.training)
         if call is None:
@@ -279,7 +288,7 @@ class OnnxLayer(torch.nn.Module):
         return self._pack(outputs[: call.n_outputs])
 
     @staticmethod
-    def _prepare_run_apart() -> None:
+    def prepare_run_apart() -> None:
         """Make `_run` a break in the graphs of torch.compile, outside of them; this imports dynamo."""
         if OnnxLayer._run_apart is None:
             OnnxLayer._run_apart = staticmethod(torch.compiler.disable(_run))
@@ -293,7 +302,7 @@ class OnnxLayer(torch.nn.Module):
             if key.endswith("num_batches_tracked"):
                 self._read(key).add_(1)
 
-    def _pack(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def _pack(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs as the layer returns them."""
         if self._return_dict:
             return dict(zip(self.output_names, outputs, strict=True))
@@ -312,15 +321,21 @@ class OnnxLayer(torch.nn.Module):
         return replace_weights(self._onnx, {n: as_array(t, declared.get(n, TensorProto.DOUBLE))
                                             for n, t in self._tensors().items()})
 
+    def write_form(self, compiled: CompiledLayer) -> ModelProto:
+        """A model that computes a compiled form: the file, unless that is of another mode, dtype or kind of weights."""
+        if compiled.masks or compiled.statistics or self._probe.dtype is not self._dtype or read_ml_weights(self._onnx):
+            return compiled.function.function.graph(fast=False)
+        return self._onnx
+
     @property
     def engine_(self) -> str:
         """The engine in use in the current mode."""
-        return self._compile().function.engine_
+        return self.compile_form().function.engine_
 
     @property
     def engine_reason_(self) -> str:
         """The reason for the engine in use."""
-        return self._compile().function.engine_reason_
+        return self.compile_form().function.engine_reason_
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Current parameters and buffers by the names of the initializers, even if they have been replaced."""
@@ -337,7 +352,7 @@ class OnnxLayer(torch.nn.Module):
         return [getattr(module, key) if (t := fields[kind].get(key)) is None else t
                 for module, fields, kind, key in owners]
 
-    def _key(self, shapes: tuple[Any, ...] = (), training: bool | None = None) -> tuple[Any, ...]:
+    def _key(self, shapes: Shapes = (), training: bool | None = None) -> Reduced:
         """The key of a compiled layer: shapes (empty for all), mode, dtype, device, and torch's stream there."""
         fields = self.__dict__
         probe = fields["_probe"]
@@ -345,8 +360,8 @@ class OnnxLayer(torch.nn.Module):
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
         return shapes, fields["training"] if training is None else training, probe.dtype, device, stream
 
-    def _compile(self, shapes: tuple[Any, ...] = (), training: bool | None = None,
-                 first: tuple[Any, ...] = ()) -> CompiledLayer:
+    def compile_form(self, shapes: Shapes = (), training: bool | None = None,
+                 first: Shapes = ()) -> CompiledLayer:
         """The compiled layer in the current mode, or another one, for these shapes alone or for all.
 
         The number of threads of one for all shapes follows from the first ones.
@@ -380,7 +395,7 @@ class OnnxLayer(torch.nn.Module):
         """The compiled layer for these inputs: for all shapes, or for their own."""
         shapes, current = tuple([t.shape for t in tensors]), self._current
         if self._ranges or 0 in map(torch.Tensor.numel, tensors):
-            self._check_inputs(tensors)
+            self.check_inputs(tensors)
         key = self._key(shapes)
         compiled = self._compiled.get(key)
         if compiled is not None:
@@ -388,29 +403,29 @@ class OnnxLayer(torch.nn.Module):
                 mode = key[1]
                 current[mode, shapes] = compiled
             return compiled
-        compiled = self._compile(first=shapes)
+        compiled = self.compile_form(first=shapes)
         if compiled.is_static or not (compiled.needs_sizes or compiled.policy.choose(
                 shapes, 1, lambda: self._size_of(shapes))):
             return compiled
-        return self._compile(shapes)
+        return self.compile_form(shapes)
 
-    def _check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
+    def check_inputs(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse inputs on which an operator would crash: without elements, or indices out of range."""
         by_name = dict(zip(self.input_names, tensors, strict=False))
         check_empty(self._loaded.outputs.values(), {n: np.empty(t.shape) for n, t in by_name.items() if not t.numel()})
         check_indices(self._ranges, {n: by_name[n].detach().cpu().numpy() for n in self._ranges})
 
-    def _size_of(self, shapes: tuple[Any, ...]) -> int:
+    def _size_of(self, shapes: Shapes) -> int:
         """Bytes that a compiled layer for these shapes takes."""
         return program_bytes(specialize(self._loaded, batch=dict(zip(self.input_names, shapes, strict=True))))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+    def _load_from_state_dict(self, state_dict: dict[str, object], prefix: str, local_metadata: object, strict: bool,
                               missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str]) -> None:
         match_state(state_dict, prefix, self, self._onnx, self._unread, error_msgs)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
                                       error_msgs)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> OnnxLayer:
+    def _apply(self, fn: Formula, recurse: bool = True) -> OnnxLayer:
         super()._apply(fn, recurse)
         self._probe, self._current = fn(self._probe), {}
         return self
@@ -422,12 +437,12 @@ class OnnxLayer(torch.nn.Module):
         self._handle = register_layer(self)
         register_translations()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Settings:
         # Sessions cannot be pickled; they are made again.
         state = {k: v for k, v in self.__dict__.items() if k not in ("_compiled", "_current", "_owners", "_loaded")}
         return {**state, "_onnx": self._onnx.SerializeToString(), "_libraries": find_libraries(self._onnx)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Settings) -> None:
         state = {"_libraries": (), **state, "_onnx": ModelProto.FromString(state["_onnx"])}
         register_libraries(state["_onnx"], state.pop("_libraries"))
         super().__setstate__(state)
@@ -458,7 +473,7 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
     return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
 
-def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Any:
+def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
     """Run `forward`, outside of torch.compile."""
     fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
     names = fields["input_names"]
@@ -494,7 +509,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
     return layer._pack(outputs)
 
 
-def _describe_stranger(names: Sequence[str], inputs: Sequence[Any]) -> str:
+def _describe_stranger(names: Sequence[str], inputs: Inputs) -> str:
     """Say which input is no tensor, and what to do."""
     name, t = next((n, t) for n, t in zip(names, inputs, strict=True) if not isinstance(t, torch.Tensor))
     convert = "torch.from_numpy" if isinstance(t, np.ndarray) else "torch.as_tensor"
@@ -526,7 +541,7 @@ def _cast_inputs(
     return converted
 
 
-def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, Any]
+def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, object]
                   ) -> tuple[torch.Tensor, ...]:
     """Put inputs in the order of the graph, with those of a language model that follow from its tokens."""
     names = layer.input_names

@@ -191,7 +191,7 @@ class TrainingSession:
             binding = pairs(info.initialization_binding)
             if not binding:
                 continue
-            arrays = draw_initialization(load(initialization(self._model, info)), seed, rng, self._device)
+            arrays = draw_initialization(load(initialization(self._model, info)).outputs, seed, rng, self._device)
             self._set({key: arrays[value] for key, value in binding.items()})
 
     def _set(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -424,14 +424,14 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 
 def draw_initialization(
-    graph: Model, seed: int | None, rng: np.random.Generator, device: DeviceName | Device = "cpu"
+    initial: Mapping[str, Value], seed: int | None, rng: np.random.Generator, device: DeviceName | Device = "cpu"
 ) -> dict[str, np.ndarray]:
     """Run an initialization, whose random numbers numpy draws, alike on every runtime.
 
     Parameters
     ----------
-    graph : Model
-        The initialization, without inputs.
+    initial : dict of str to Value
+        The values that are drawn, which depend on no inputs.
     seed : int or None
         Without a seed, a node that has one of its own draws by that.
     rng : numpy.random.Generator
@@ -444,8 +444,11 @@ def draw_initialization(
     dict of str to numpy.ndarray
         The outputs by name.
     """
-    values = rewrite(list(graph.outputs.values()), {}, lambda node, _: _draw(node, seed, rng))
-    return Session(build(graph.inputs, dict(zip(graph.outputs, values, strict=True))), device=device).run({})
+    values = rewrite(list(initial.values()), {}, lambda node, _: _draw(node, seed, rng))
+    drawn = {n: v.array for n, v in zip(initial, values, strict=True)}
+    computed = {n: v for n, v in zip(initial, values, strict=True) if v.array is None}
+    numbers = Session(build([], computed), device=device).run({}) if computed else {}
+    return {n: numbers[n] if a is None else np.array(a) for n, a in drawn.items()}
 
 
 def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Value] | None:
@@ -458,4 +461,6 @@ def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Va
         rng = np.random.default_rng(int(np.float32(node_seed).view(np.uint32)))
     a, b = ("mean", "scale") if kind == "RandomNormal" else ("low", "high")
     draw: Any = rng.normal if kind == "RandomNormal" else rng.uniform
-    return [constant(np.asarray(draw(node.attribute(a), node.attribute(b), like.shape), like.dtype))]
+    # Attributes of a file are float32, and those of values that are not written are to draw the same numbers.
+    low, high = (float(np.float32(node.attribute(n))) for n in (a, b))
+    return [constant(np.asarray(draw(low, high, like.shape), like.dtype))]

@@ -135,7 +135,7 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("base/model.onnx ids.jsonl -o my.onnx", "--output is to end in .onnx_adapter or .safetensors, not '.onnx'."),
     ("base/model.onnx ids.jsonl -o no/my.safetensors", "There is no folder 'no' for the adapter."),
     ("base/model.onnx ids.jsonl --base base/model.onnx -o my.safetensors", "'base/model.onnx' exists; choose another"),
-    ("base/model.onnx ids.jsonl --rank 0 -o my.safetensors", "rank is a whole number, at least 1, not 0."),
+    ("base/model.onnx ids.jsonl --rank 0 -o my.safetensors", "rank is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --epochs 0 -o my.safetensors", "--epochs is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --target q_prj -o my.safetensors", "The target 'q_prj' matches nothing; did you mean"),
     ("base/model.onnx none.jsonl -o my.safetensors", "No such file or directory: 'none.jsonl'"),

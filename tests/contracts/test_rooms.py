@@ -13,8 +13,9 @@ PACKAGE = ROOT / "ortpartial"
 
 #: A room imports from the faces of those on lines above its own. Rooms on one line do not know one another.
 ORDER = (
-    "texts",
+    "annotations texts",
     "exceptions limits logs",
+    "checks",
     "graph",
     "model",
     "autodiff",

@@ -9,9 +9,10 @@ from models import linear, mlp
 from sklearn.metrics import accuracy_score, r2_score
 from trainings import W, X, Y, linear_engine, optimizer, same
 
-from ortpartial.estimator.predictor import Predictor, interruptible
+from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import DataError
+from ortpartial.execution import interruptible
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.penalties import ElasticLearningPenalty

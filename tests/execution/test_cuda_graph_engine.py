@@ -86,10 +86,16 @@ def assert_same(found, expected):
     """Bit for bit, losses included."""
     assert isinstance(found._engine, CudaGraphEngine)
     assert (found.engine_, found.engine_reason_) == ("step", "the device records a step once, and replays it without "
-                                                             "the host")
+                                                             "the host (experimental)")
     assert found.train_losses_ == expected.train_losses_
     for a, b in zip(everything(found), everything(expected), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_log_says_that_it_is_experimental(stand_in, caplog):
+    Optimizer(mlp(), device="cuda", max_iter=1)
+    (message,) = {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
+    assert message == "the CUDA graph engine is experimental: no GPU has run it yet; engine='epoch' does without it"
 
 
 @pytest.mark.parametrize("rate", RATES, ids=lambda r: type(r).__name__)

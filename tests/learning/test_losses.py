@@ -11,6 +11,7 @@ from ortpartial.graph.build import build
 from ortpartial.graph.ops import variable
 from ortpartial.learning.losses import (
     AbsoluteLearningLoss,
+    BaseLearningLoss,
     ElasticLearningLoss,
     HingeLearningLoss,
     HuberLearningLoss,
@@ -73,7 +74,8 @@ def run(loss, y, t, w=None):
     return evaluate(model, {"y": y, "t": t} if w is None else {"y": y, "t": t, "w": w})
 
 
-@pytest.mark.parametrize(("loss", "formula", "in_torch"), TABLE, ids=lambda v: repr(v) if not callable(v) else "")
+@pytest.mark.parametrize(("loss", "formula", "in_torch"), TABLE,
+                         ids=lambda v: repr(v) if isinstance(v, BaseLearningLoss) else "")
 @pytest.mark.parametrize("shape", [(6, 1), (6, 4), (6, 4, 3)], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -75,9 +75,9 @@ def test_places():
     nodes = [n for n in model.graph.node if "u" in n.input]
     nodes[0].name, nodes[1].name = "/b/inner/MatMul", "/c/MatMul"
     loaded = load(model)
-    assert place_initializers(loaded) == {"a.fc.weight": ("a.", "fc.", "weight"), "model/dense/W":
-                                          ("model/", "dense/", "W"), "u": ("b.", "inner.", "u")}
-    assert count_modules(loaded) == {"a.fc.weight": 1, "model/dense/W": 1, "u": 2}
+    assert place_initializers(model.graph, loaded.main_names) == {
+        "a.fc.weight": ("a.", "fc.", "weight"), "model/dense/W": ("model/", "dense/", "W"), "u": ("b.", "inner.", "u")}
+    assert count_modules(model.graph, loaded.initializers) == {"a.fc.weight": 1, "model/dense/W": 1, "u": 2}
 
 
 def test_two_initializers_at_one_place():

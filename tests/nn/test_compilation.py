@@ -192,7 +192,7 @@ def test_outputs_of_several_batches_are_joined_where_they_have_a_row_for_each():
 
 def test_an_iterator_that_is_used_up_is_named():
     model = Net().set_optimizer(0.1).compile(X)
-    with pytest.raises(DataError, match="Epoch 2 has no rows"):
+    with pytest.raises(DataError, match="The data give their batches once, and there are 2 epochs"):
         model.fit(((X, Y) for _ in range(2)), epochs=2)
     with pytest.raises(DataError, match="has no rows"):
         model.fit(X[:0], Y[:0])

@@ -14,6 +14,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.plots import plot_graph
+from ortpartial.training import SpecSource
 from ortpartial.training.data_parallel_engine import DataParallelEngine
 from ortpartial.training.inplace_engine import InplaceEngine
 
@@ -66,7 +67,7 @@ def test_engines(engine, runs):
 @pytest.mark.parametrize("kind", [StepEngine, EpochEngine, InplaceEngine, DataParallelEngine])
 def test_graphs_of_engines(kind):
     """Every engine says which of its graphs compute which parts of a step, and each part is computed once."""
-    engine = kind(OrtGradientForwardBackwardOptimizer(mlp())._spec)
+    engine = kind(SpecSource(OrtGradientForwardBackwardOptimizer(mlp()).training.spec))
     assert {graph for graph, _ in engine.runs} <= engine.graphs().keys()
     assert [part for _, parts in engine.runs for part in parts] == ["model", "loss", "gradient", "update"]
 

@@ -281,7 +281,7 @@ def fit_module(name: str, **settings: Any) -> dict[str, np.ndarray]:
     module.train()
     for k in range(2):
         module.train_one_batch(X[8 * k : 8 * k + 8], Y[8 * k : 8 * k + 8])
-    losses = [v for record in module.history_ for n, v in record.items() if n != "seconds"]
+    losses = [v for record in module.history_ for n, v in record.items() if n not in ("seconds", "learning_rate")]
     return {**module.state_dict(), "losses": np.array(losses), "y": module.eval()(X)}
 
 

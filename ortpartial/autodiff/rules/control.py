@@ -189,16 +189,16 @@ def _write_body(
     since = next(counter)
     slices = [s for s in read if s.whole in wanted]
     ds, dy, gradients = _differentiate_body(body, carried, captured, slices, ends, is_bounded)
-    if is_bounded and not all(d is None or is_finite(d) for d in gradients.values()):
+    if is_bounded and not _are_finite(gradients.values()):
         return _write_body(node, carried, captured, read, written, ends, wanted, False)
     captured = [x for x in captured if gradients[x] is not None]
     slices = [s for s in slices if gradients[s.slice] is not None]
     if not (captured or slices or any(c.first in wanted for c in carried)):
         return None
     sums = [_like(x, "sum") for x in captured]
-    states = [zeros_like(d) if (b := gradients[c.before]) is None else b for c, d in zip(carried, ds, strict=True)]
-    totals = [a + d for a, x in zip(sums, captured, strict=True) if (d := gradients[x]) is not None]
-    dx = [d for s in slices if (d := gradients[s.slice]) is not None]
+    states = _fill([gradients[c.before] for c in carried], ds)
+    totals = [a + d for a, d in zip(sums, _list_gradients(captured, gradients), strict=True)]
+    dx = _list_gradients([s.slice for s in slices], gradients)
     # onnxruntime needs the ranks of all outputs of a body.
     needed = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
     saved = _saved_streams(node, needed, read, written, bool(ends))
@@ -237,6 +237,21 @@ def _saved_streams(
         return saved
     first = node.bodies[0].inputs[0]
     return [read[0] if read else Stream(node.tap(first), first)]
+
+
+def _are_finite(gradients: Iterable[Value | None]) -> bool:
+    """Whether all gradients that there are are known to be finite."""
+    return all(d is None or is_finite(d) for d in gradients)
+
+
+def _list_gradients(values: Iterable[Value], gradients: Mapping[Value, Value | None]) -> list[Value]:
+    """The gradients that there are of some values."""
+    return [d for v in values if (d := gradients[v]) is not None]
+
+
+def _fill(gradients: Sequence[Value | None], like: Sequence[Value]) -> list[Value]:
+    """Gradients, with zeros in place of those that there are not."""
+    return [zeros_like(d) if g is None else g for g, d in zip(gradients, like, strict=True)]
 
 
 def _run_backward(

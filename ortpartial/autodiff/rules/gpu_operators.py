@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.graph import Value, cast, constant, op
 from ortpartial.model import register_expansion
 
@@ -24,7 +25,7 @@ def reads_as(name: str) -> Callable[[Formula], Formula]:
     """Let an operator be read as a formula of its inputs and, by keywords, of its attributes."""
 
     def register(formula: Formula) -> Formula:
-        def expand(inputs: Sequence[Any], attributes: Mapping[str, Any], _: Sequence[bool]) -> list[Value | None]:
+        def expand(inputs: Inputs, attributes: Attributes, _: Sequence[bool]) -> list[Value | None]:
             ys = formula(*inputs, **attributes)
             return [ys] if isinstance(ys, Value) else list(ys)
 

@@ -6,13 +6,15 @@ computes the probabilities again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Operators, Value, cast, constant, defaults, op, schema_of, zeros_like
 from ortpartial.model import declare_schema, register_expansion
@@ -32,7 +34,7 @@ ms = Operators(DOMAIN)
 # Rotary embedding.
 
 
-def infer_like_first(context: Any) -> None:
+def infer_like_first(context: InferenceContext) -> None:
     """The output is of the type of the first input."""
     context.set_output_type(0, context.get_input_type(0))
 
@@ -60,7 +62,7 @@ def _(x, places, cos, sin, *, dy, wanted, node):
 # Attention.
 
 
-def _infer_attention(context: Any) -> None:
+def _infer_attention(context: InferenceContext) -> None:
     """Types: keys and values as heads, behind those of the past, whose type is that of the cache."""
     query = context.get_input_type(0).tensor_type
     past = context.get_input_type(3).tensor_type if context.get_num_inputs() > 3 and context.has_input(3) else query
@@ -114,7 +116,7 @@ def _(query, key=None, value=None, past_key=None, past_value=None, last=None, to
     return *(None if x is None else ds.pop(x, None) for x in inputs), *d_past, *[None] * 5, d_bias, d_sink
 
 
-def read_attention(inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: Sequence[bool]) -> list[Any] | None:
+def read_attention(inputs: Inputs, attributes: Attributes, wanted: Sequence[bool]) -> list[Any] | None:
     """GroupQueryAttention with a cache of a window, or with norms of its own, which no processor computes."""
     windowed = attributes["sliding_window_cache"]
     inputs = [*inputs, *[None] * (17 - len(inputs))]
@@ -143,7 +145,7 @@ def read_attention(inputs: Sequence[Any], attributes: Mapping[str, Any], wanted:
 register_expansion("GroupQueryAttention", DOMAIN, read_attention)
 
 
-def norm_heads(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> list[Value]:
+def norm_heads(inputs: Inputs, attributes: Attributes) -> list[Value]:
     """Queries and keys, each head divided by its root mean square, and values."""
     query, key, value, *_ = inputs
     n, m = attributes["num_heads"], attributes["kv_num_heads"]

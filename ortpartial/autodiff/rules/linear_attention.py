@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
+from onnx.shape_inference import InferenceContext
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Value, cast, constant, op, reshape_like, scan
@@ -25,7 +26,7 @@ DOMAIN = "com.microsoft"
 # The recurrence.
 
 
-def _infer_recurrence(context: Any) -> None:
+def _infer_recurrence(context: InferenceContext) -> None:
     """Types: the output is like the query, the state like the past one, of float32 without one."""
     query = context.get_input_type(0).tensor_type.elem_type
     has_state = context.get_num_inputs() > 3 and context.has_input(3)
@@ -122,7 +123,7 @@ def recur(q: Value, k: Value, v: Value, state: Value, decay: Value | None, beta:
     return last, y
 
 
-def _infer_packed_recurrence(context: Any) -> None:
+def _infer_packed_recurrence(context: InferenceContext) -> None:
     """Types: the output has the tokens of the query and the heads of the state, which is of float32."""
     query = context.get_input_type(0).tensor_type
     sizes = [Value(context.get_input_type(i)).shape if i < context.get_num_inputs() and context.has_input(i) else None
@@ -188,7 +189,7 @@ def activate_gate(decay: Value, a_log: Value, bias: Value, name: str, bound: flo
 # Gates.
 
 
-def _infer_gates(context: Any) -> None:
+def _infer_gates(context: InferenceContext) -> None:
     """Both outputs are of the type of the first input."""
     for i in range(context.get_num_outputs()):
         if context.has_output(i):
@@ -227,7 +228,7 @@ def _(x, y, gate, weight=None):
 # The convolution.
 
 
-def _infer_convolution(context: Any) -> None:
+def _infer_convolution(context: InferenceContext) -> None:
     """The output is of the type of the input, and so is the state, whose length follows from the kernel."""
     x, w = (context.get_input_type(i).tensor_type for i in range(2))
     context.set_output_type(0, context.get_input_type(0))

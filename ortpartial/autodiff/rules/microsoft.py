@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
+from onnx.shape_inference import InferenceContext
 
+from ortpartial.annotations import Attributes, Function
 from ortpartial.exceptions import NoGradientError, OrtPartialError
 from ortpartial.graph import Value, attribute_value, cast, constant, make_node, op, register_schema
 from ortpartial.model import declare, dequantize, register_expansion
@@ -21,14 +23,14 @@ DOMAIN = "com.microsoft"
 _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributeProto.STRING, list: AttributeProto.INTS}
 
 
-def fused(inputs: str, outputs: str = "Y", **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def fused(inputs: str, outputs: str = "Y", **attributes: object) -> Callable[[Function], Function]:
     """Declare the operator that a function computes: its schema, its type inference and its gradient.
 
     `inputs` and `outputs` are names, optional ones with a question mark; `_TYPES` holds those of another type than T.
     Attributes are given by their defaults, or by their types where they have none.
     """
 
-    def register(formula: Callable[..., Any]) -> Callable[..., Any]:
+    def register(formula: Function) -> Function:
         name = formula.__name__
         if not defs.has(name, DOMAIN):  # another package may have declared it
             schema = defs.OpSchema(
@@ -58,7 +60,7 @@ def _formal(names: str) -> list[defs.OpSchema.FormalParameter]:
     ]
 
 
-def _declared(attributes: dict[str, Any]) -> list[defs.OpSchema.Attribute]:
+def _declared(attributes: dict[str, object]) -> list[defs.OpSchema.Attribute]:
     declared = []
     for n, default in attributes.items():
         if isinstance(default, type):
@@ -75,7 +77,7 @@ def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callab
 
     parameters = inspect.signature(formula).parameters
 
-    def infer(context: Any) -> None:
+    def infer(context: InferenceContext) -> None:
         kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
         inputs = [None if k is None else Value(k) for k in kinds]
         settings = {}
@@ -190,7 +192,7 @@ def normalize_by_squares(x: Value, scale: Value, epsilon: float, axis: int = -1)
     return cast(wide / root, x) * scale, 1 / root
 
 
-def read_simplified(inputs: Sequence[Value], attributes: Mapping[str, Any], _: Sequence[bool]) -> list[Value | None]:
+def read_simplified(inputs: Sequence[Value], attributes: Attributes, _: Sequence[bool]) -> list[Value | None]:
     """SimplifiedLayerNormalization, which onnxruntime runs under a name of ONNX's domain that ONNX does not have."""
     x, scale = inputs
     return [*normalize_by_squares(x, scale, attributes.get("epsilon", 1e-5), attributes.get("axis", -1))]
@@ -199,7 +201,7 @@ def read_simplified(inputs: Sequence[Value], attributes: Mapping[str, Any], _: S
 register_expansion("SimplifiedLayerNormalization", DOMAIN, read_simplified)
 
 
-def read_expand_dims(inputs: Sequence[Value], attributes: Mapping[str, Any], _: Sequence[bool]) -> list[Value | None]:
+def read_expand_dims(inputs: Sequence[Value], attributes: Attributes, _: Sequence[bool]) -> list[Value | None]:
     """ExpandDims, whose type inference in onnxruntime 1.19.2 ends the process for an axis in raw data."""
     x, axis = inputs
     return [op.Unsqueeze(x, [int(axis.array)] if axis.array is not None else op.Reshape(
@@ -266,7 +268,7 @@ def Attention(x, weights, bias=None, mask_index=None, past=None, attention_bias=
     return y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if same else None
 
 
-def read_attention(inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+def read_attention(inputs: Sequence[Value | None], attributes: Attributes,
                    outputs: Sequence[bool]) -> list[Value | None] | None:
     """Attention with a bias of zeros where it has none, without which onnxruntime 1.19.2 crashes."""
     x, weights, *others = inputs
@@ -308,7 +310,7 @@ def split_at(x: Value, sizes: Sequence[Value], axis: int) -> list[Value]:
     return [part.stated([*shape[:axis], None, *shape[axis + 1 :]]) for part in parts]
 
 
-def refuse(name: str, variants: dict[str, Any]) -> None:
+def refuse(name: str, variants: dict[str, object]) -> None:
     """Raise for a variant of attention that has no gradient."""
     for what, is_present in variants.items():
         if is_present:

@@ -73,7 +73,7 @@ def choose_experts(router: Value, weights: Value | None, node: Any) -> Value:
 
 
 def mix_experts(rows: Value, weights: Value, one: tuple[Value, Value | None], two: tuple[Value, Value | None],
-                node: Any) -> Value:
+                node: object) -> Value:
     """Σ weight (w₂ f(w₁ x + b₁) + b₂) over the experts."""
     a = apply_experts(op.Unsqueeze(rows, [0]), *one)
     y = apply_experts(activate(a, node), *two)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, TypeProto, helper
+from onnx.shape_inference import InferenceContext
 
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Value, cast, constant, op, reshape_like
@@ -23,7 +24,7 @@ from .shape import sizes_of
 DOMAIN = "com.microsoft"
 
 
-def _infer_product(context: Any) -> None:
+def _infer_product(context: InferenceContext) -> None:
     """Y is A with N numbers in place of its last axis."""
     a, n = context.get_input_type(0).tensor_type, context.get_attribute("N")
     kind = TypeProto(tensor_type=TypeProto.Tensor(elem_type=a.elem_type))
@@ -52,7 +53,7 @@ def _(a, b, scales, zero_points=None, g_idx=None, bias=None, *, dy, wanted, K, N
     return reshape_like(weight.multiply(rows), a), None, d_scales, d_zero, None, dy
 
 
-def _infer_rows(context: Any) -> None:
+def _infer_rows(context: InferenceContext) -> None:
     """Rows of the table, as many numbers as were packed, of the type of the scales."""
     data, indices, scales = (context.get_input_type(i).tensor_type for i in range(3))
     kind = TypeProto(tensor_type=TypeProto.Tensor(elem_type=scales.elem_type))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import Node, Value, cast, constant, op, rewrite, zeros_like
 
@@ -246,7 +247,7 @@ def swap_first_axes(v: Value) -> Value:
     return op.Transpose(v, perm=[1, 0, 2])
 
 
-def to_time_major(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def to_time_major(node: Node, inputs: Inputs) -> list[Any]:
     """The inputs, with x of (T, N, ...) and states of (D, N, H) whatever the layout."""
     return [swap_first_axes(v) if v is not None and node.attribute("layout") and i in (0, 5, 6) else v
             for i, v in enumerate(inputs)]

@@ -1,8 +1,8 @@
 """Scans over time steps: only what changes from step to step stays in the loop."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
+from ortpartial.annotations import Inputs
 from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topological, variable
 
 from ..ranges import is_finite, set_unbounded
@@ -35,7 +35,7 @@ def regroup_products(outputs: Sequence[Value], carried: Collection[Value]) -> li
     moving = find_dependent(outputs, carried)
     factors: dict[Value, tuple[Value, Value]] = {}
 
-    def product(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def product(node: Node, inputs: Inputs) -> list[Value] | None:
         moves = [v in carried or v.node in moving for v in node.reads]
         if node.op_type != "Mul" or sum(moves) != 1:
             return None

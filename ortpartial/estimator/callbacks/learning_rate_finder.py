@@ -141,7 +141,7 @@ def find_learning_rate(
                   smoothing, divergence)
 
 
-def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
+def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
@@ -151,7 +151,7 @@ def _sweep(optimizer: OrtGradientForwardBackwardOptimizer, repeat: Callable[[Any
         raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
     if not 0 <= smoothing < 1:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
-    trial = copy.copy(optimizer)
+    trial: Any = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
@@ -229,8 +229,8 @@ class LearningRateFinder(EpochCallback):
         self.result_: LearningRateSweep | None = None
 
     def _begin_fit(self, run: FitRun) -> None:
-        if (view := run.view) is None:
-            raise SettingError(f"LearningRateFinder changes the step size of an optimizer of ortpartial; "
+        if (view := run.view) is None or not view.trainer.can_sweep:
+            raise SettingError(f"LearningRateFinder trains copies of an OrtGradientForwardBackwardOptimizer; "
                                f"{type(run.estimator).__name__} has none.")
         if view.optimizer.training.engine.is_distributed:
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "

@@ -52,7 +52,7 @@ class ProgressBar(Callback):
             The estimator, and its task "fit".
         """
         view = FitRun(estimator, context).view
-        if not is_interactive() or (view is not None and view.optimizer.verbose):
+        if not is_interactive() or (view is not None and view.optimizer.training.loop.settings.verbose):
             return
         if view is not None:
             _SHOWN[context.root_uuid] = _TrainingBar(view.optimizer)

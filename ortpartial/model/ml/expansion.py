@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.exceptions import GraphError, ModelError
 from ortpartial.graph import FLOATS, OPSET, Value, attribute_value, build, constant, defaults, op, schema_of, variable
 
@@ -174,7 +175,7 @@ def expand_ml(proto: ModelProto) -> ModelProto:
 
 
 def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
-               attributes: Mapping[str, Any]) -> Sequence[Value | None] | None:
+               attributes: Attributes) -> Sequence[Value | None] | None:
     """What an operator of ai.onnx.ml computes, as an expression of standard operators.
 
     Parameters
@@ -225,13 +226,13 @@ def _prefix(node: NodeProto) -> str:
     return next((o for o in reversed(node.output) if o), node.name)
 
 
-def _read_attributes(node: NodeProto, version: int) -> dict[str, Any]:
+def _read_attributes(node: NodeProto, version: int) -> Settings:
     """The attributes of a node and the defaults of others."""
     schema = schema_of(node.op_type, DOMAIN, version)
     return {**defaults(schema), **{a.name: attribute_value(a) for a in node.attribute}, "version": version}
 
 
-def _read_arrays(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+def _read_arrays(node: NodeProto, operator: MlOperator, attributes: Attributes) -> dict[str, np.ndarray] | None:
     """The weights of a node, None where it is left as it is."""
     with _naming(node):
         return operator.read(attributes)
@@ -248,7 +249,7 @@ def _naming(node: NodeProto) -> Iterator[None]:
 
 
 def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], stored: Collection[str],
-                 types: Mapping[str, Any]) -> Iterator[NodeProto]:
+                 types: Mapping[str, object]) -> Iterator[NodeProto]:
     """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
     operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
@@ -277,7 +278,7 @@ def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], 
     yield from expanded.node
 
 
-def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Mapping[str, Any],
+def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Attributes,
                   types: Mapping[str, Any]) -> tuple[list[Value], list[NodeProto]]:
     """The inputs of a node as an operator takes them, and the nodes that convert them."""
     inputs, casts, prefix = [], [], _prefix(node)
@@ -287,7 +288,7 @@ def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Mapping[str
             casts.append(helper.make_node("Flatten", [name], [f"{prefix}.row_{i}"], axis=-1))
             name = f"{prefix}.row_{i}"
         elem_type = operator.input_type(attributes, declared.elem_type)
-        settings: dict[str, Any] = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
+        settings: Settings = {"op_type": "Cast", "to": elem_type} if elem_type else {"op_type": "Identity"}
         casts.append(helper.make_node(inputs=[name], outputs=[f"{prefix}.input_{i}"], **settings))
         dtype = helper.tensor_dtype_to_np_dtype(elem_type or TensorProto.FLOAT)
         inputs.append(variable(f"input_{i}", dtype, [None, None]))

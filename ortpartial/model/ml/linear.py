@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.graph import Value, op
 
-from .operator import Arrays, Attributes, MlOperator, post_transform, to_labels
+from .operator import Arrays, MlOperator, post_transform, to_labels
 
 __all__ = ["LINEAR"]
 
@@ -37,7 +37,7 @@ def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
     return _read(attributes, classes) if rows == classes > 1 else None  # Runtimes differ in what a single row means.
 
 
-def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _write(attributes: Attributes, arrays: Arrays) -> Settings:
     return {n: a.T.ravel().tolist() for n, a in arrays.items()}
 
 

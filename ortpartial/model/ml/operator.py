@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.graph import Value, constant, op
 
 __all__ = ["Arrays", "Attributes", "MlOperator", "post_transform", "to_labels"]
 
-Attributes = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 
 
-def _flatten(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _flatten(attributes: Attributes, arrays: Arrays) -> Settings:
     """Each weight under the name of its attribute, row by row."""
     return {n: a.ravel().tolist() for n, a in arrays.items()}
 
@@ -48,7 +47,7 @@ class MlOperator:
 
     read: Callable[[Attributes], dict[str, np.ndarray] | None]
     compute: Callable[[Attributes, Sequence[Value], Mapping[str, Value]], Sequence[Value | None]]
-    write: Callable[[Attributes, Arrays], dict[str, Any]] = _flatten
+    write: Callable[[Attributes, Arrays], Settings] = _flatten
     input_type: Callable[[Attributes, int], int] = _to_float
     reads_rows: bool = False
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Attributes
 from ortpartial.graph import Value, cast, op
 
-from .operator import Attributes, MlOperator
+from .operator import MlOperator
 
 __all__ = ["OUTPUTS", "PREPROCESSING", "normalize"]
 

@@ -6,14 +6,14 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.graph import Value, constant, loop, op
 
-from .operator import Arrays, Attributes, MlOperator, post_transform, to_labels
+from .operator import Arrays, MlOperator, post_transform, to_labels
 
 __all__ = ["SVM"]
 
@@ -39,7 +39,7 @@ def _read_kernel(attributes: Attributes, vectors: int) -> dict[str, np.ndarray] 
             **{n: np.array(parameters[i], np.float32) for n, i in places.items()}}
 
 
-def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _write(attributes: Attributes, arrays: Arrays) -> Settings:
     """Each weight under the name of its attribute; `kernel_params` holds several."""
     flat = {n: a.ravel().tolist() for n, a in arrays.items()}
     places = _PARAMETERS[attributes["kernel_type"]]

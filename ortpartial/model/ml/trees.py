@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from ortpartial.annotations import Attributes, Settings
 from ortpartial.graph import Operators, Value, constant, op
 
-from .operator import Arrays, Attributes, MlOperator, post_transform, to_labels
+from .operator import Arrays, MlOperator, post_transform, to_labels
 
 __all__ = ["TREES"]
 
@@ -104,7 +104,7 @@ def _read_floats(attributes: Attributes, name: str) -> np.ndarray:
     return np.asarray(attributes.get(name, ()), np.float32)
 
 
-def _write_floats(attributes: Attributes, name: str, values: np.ndarray) -> dict[str, Any]:
+def _write_floats(attributes: Attributes, name: str, values: np.ndarray) -> Settings:
     """The attribute that holds floats in a node with these attributes."""
     doubles = attributes.get("nodes_values_as_tensor")
     if doubles is not None and doubles.size:
@@ -197,12 +197,12 @@ def _classify(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[
     return [to_labels(attributes, second), op.Sigmoid(both) if is_logistic else both]
 
 
-def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _write(attributes: Attributes, arrays: Arrays) -> Settings:
     """The weights of leaves where they stood; for all leaves and targets, if others have become other than 0."""
     ensemble = _Ensemble.of(attributes)
     assert ensemble is not None
     kind = ensemble.kind
-    written: dict[str, Any] = {}
+    written: Settings = {}
     if "base_values" in arrays:
         written |= _write_floats(attributes, "base_values", arrays["base_values"])
     if "leaves" not in arrays:
@@ -219,7 +219,7 @@ def _write(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
     return written | _write_floats(attributes, f"{kind}_weights", leaves[places])
 
 
-def _write_classifier(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _write_classifier(attributes: Attributes, arrays: Arrays) -> Settings:
     """The weights, of which a binary score has negative ones if it had some, since that decides about its meaning."""
     former, ensemble = _read(attributes) or {}, _Ensemble.of(attributes)
     assert ensemble is not None
@@ -274,7 +274,7 @@ def _read_ensemble(attributes: Attributes) -> dict[str, np.ndarray] | None:
     return {"leaf_weights": weights} if is_supported and _find_trees(attributes) is not None else None
 
 
-def _write_ensemble(attributes: Attributes, arrays: Arrays) -> dict[str, Any]:
+def _write_ensemble(attributes: Attributes, arrays: Arrays) -> Settings:
     return {n: numpy_helper.from_array(a) for n, a in arrays.items()}
 
 

@@ -77,7 +77,7 @@ class _Windows:
                    *(a * b for a, b in zip(inner, self.dilations, strict=True)))
         return Load(padded.dtype, shape, padded.array, Affine(shape, strides, at.offset, at.outer))
 
-    def of_image(self, t: Translator, x: Expression, margin: Any = 0) -> Load:
+    def of_image(self, t: Translator, x: Expression, margin: object = 0) -> Load:
         """The windows of an image, whose margins hold a number."""
         whole = (*x.shape[:2], *self.padded)
         padded = t.load(pad_with(t, x, (0, 0, *self.before), whole, Literal(x.dtype, (), margin)))

@@ -1,0 +1,166 @@
+"""The view of a training that callbacks read: where it is, its last losses, and copies of its weights and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from .loop import Loop
+
+__all__ = ["Trainer", "TrainingView", "view_training"]
+
+
+class Trainer(Protocol):
+    """What callbacks ask of a training, at every door.
+
+    Attributes
+    ----------
+    can_sweep : bool
+        Whether a copy of it can try step sizes.
+    """
+
+    can_sweep: bool
+
+    @property
+    def loop(self) -> Loop:
+        """The loop."""
+
+    @property
+    def rate(self) -> float:
+        """The step size of the next batch."""
+
+    @property
+    def base_rate(self) -> float:
+        """η₀, before the schedule and `rate_scale`."""
+
+    @property
+    def rate_scale(self) -> float:
+        """What all step sizes are multiplied by."""
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply all step sizes by a number from the next batch on."""
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copies of the weights that predictions use, by name."""
+
+    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+                          ) -> dict[str, np.ndarray]:
+        """The gradient by each weight, on rows, or on some of those that are trained."""
+
+    def copy_used(self) -> Mapping[str, np.ndarray]:
+        """Copies of all arrays that predictions depend on."""
+
+    def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite them with former ones."""
+
+    def capture(self) -> AbstractContextManager[dict[str, Any]]:
+        """A context in which the training stands still, with all that its next steps depend on, and its history."""
+
+
+@dataclass(frozen=True)
+class TrainingView:
+    """What a training was like when `training_view` was called.
+
+    Attributes
+    ----------
+    epoch, max_iter : int
+        Number of epochs trained, over all calls, and the setting.
+    iteration : int
+        Number of batches seen.
+    loss : float or None
+        The mean loss of the epoch that runs, or of the last one.
+    losses : dict of str to float
+        The last record of `history_`; empty before the first epoch.
+    rate : float
+        The step size of the next batch.
+    seconds : float
+        Since the epoch began.
+    optimizer : object
+        The optimizer or module that trains, which alone can change it.
+    trainer : Trainer
+        Its training.
+    """
+
+    epoch: int
+    max_iter: int
+    iteration: int
+    loss: float | None
+    losses: Mapping[str, Any]
+    rate: float
+    seconds: float
+    optimizer: Any = field(repr=False)
+    trainer: Trainer = field(repr=False)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+        return self.trainer.read_history()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of the weights of now, by name."""
+        return self.trainer.read_weights()
+
+    def gradients(self, X: Any = None, y: Any = None, sample_weight: Any = None, *,
+                  rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
+        """The gradient of the objective by each weight, with the weights of now.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like, optional
+            Rows, as for `fit`; by default as many of those that are trained as a batch has, or the last batch of an
+            iterable.
+        rng : numpy.random.Generator, optional
+            Draws the rows of the training; by default they are the first ones.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            By the name of the weight.
+
+        Raises
+        ------
+        DataError
+            X or y does not fit the model, or nothing has been trained.
+        """
+        return self.trainer.compute_gradients(X, y, sample_weight, rng)
+
+    def record(self, **columns: Any) -> None:
+        """Add columns to the record of the last epoch in `history_`.
+
+        Parameters
+        ----------
+        **columns : object
+            By name; those that a training has itself remain as they are.
+        """
+        if records := self.trainer.loop.records:
+            records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
+
+
+def view_training(trainer: Trainer, owner: Any) -> TrainingView:
+    """What a training is like now.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        The training.
+    owner : object
+        The optimizer or module that has it.
+
+    Returns
+    -------
+    TrainingView
+    """
+    loop = trainer.loop
+    iteration, loss = loop.read_progress()
+    last = trainer.read_history()[-1:] if loop.records else []
+    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last[0] if last else {}),
+                        trainer.rate, perf_counter() - loop.began, owner, trainer)

@@ -1,0 +1,180 @@
+"""The door of a module: its data, losses and steps, as the loop of all trainings asks for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.exceptions import ConvergenceError, DataError
+from ortpartial.execution import Overrides
+
+from .structure import flatten
+
+if TYPE_CHECKING:
+    from ortpartial.execution import Loop
+
+    from .compilation import Program
+
+__all__ = ["ModuleDoor", "cut"]
+
+#: A batch as the loop hands it on: the arrays by name or place; nothing stands beside them.
+Batch = tuple[Mapping[Any, np.ndarray], Any, Any]
+
+
+class ModuleDoor:
+    """The `Door` of a compiled module.
+
+    Parameters
+    ----------
+    program : Program
+        The module.
+    """
+
+    #: What errors call the target.
+    target = "y"
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.loop: Loop | None = None
+        self.is_joined = False  # whether the runner takes all steps of an epoch
+        self.rows: Mapping[str, np.ndarray] = {}
+        self._sums: defaultdict[str, float] = defaultdict(float)  # of the losses of the epoch that runs
+
+    # -- data
+
+    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """X, y and sample_weight as they are."""
+        return X, y, sample_weight
+
+    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+                  ) -> tuple[dict[str, np.ndarray], int]:
+        """The rows as steps read them, and their number."""
+        arrays = dict(X)
+        rows = len(next(iter(arrays.values()), ()))
+        if self.is_joined:
+            arrays = self.program.prepare(list(arrays.values()))
+        self.rows = arrays
+        return arrays, rows
+
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
+        """The batch that some rows are."""
+        return arrays, None, None
+
+    def choose_size(self, rows: int) -> int:
+        """The number of rows of a batch."""
+        return rows
+
+    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[Batch]:
+        """The batches that an iterable gives."""
+        is_empty = True
+        for batch in batches:
+            is_empty = False
+            if isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[0], dict) and batch[2] is None:
+                yield batch  # one of our own
+            else:
+                yield dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,))), None, None
+        if is_empty:
+            assert self.loop is not None
+            raise DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
+                            f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
+
+    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing to refuse."""
+
+    def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """The number of rows."""
+        return float(len(next(iter(arrays.values()))))
+
+    def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
+        """The order of the rows follows from the seed and the number of batches seen."""
+        return np.random.default_rng([*self.program.seed.view(np.uint32).tolist(), iteration])
+
+    # -- steps
+
+    def reset(self, rng: np.random.Generator, settings: Any) -> None:
+        """A module goes on from where it is."""
+
+    @property
+    def overrides(self) -> Overrides:
+        """What takes the place of the loop's own steps."""
+        step = None if self.is_joined else self.train_step
+        return Overrides(train_step=step, on_epoch_begin=self.begin_epoch, on_epoch_end=self.end_epoch)
+
+    def begin_epoch(self) -> None:
+        """Follow what callbacks have changed of the module."""
+        self._sums.clear()
+        if self.is_joined and self.loop is not None and self.program.is_changed():
+            self.program.prepare(list(self.rows.values()))
+            assert self.program.runner is not None
+            self.loop.engine = self.program.runner
+            self.loop.engine.start(self.rows)
+
+    def train_step(self, batch: Batch) -> float:
+        """Take a step; a step whose loss is not finite is undone."""
+        losses, rows = self._read_losses(self.program.step(list(batch[0].values()))), self.weigh(batch[0])
+        if wrong := [n for n, loss in losses.items() if not np.isfinite(loss)]:
+            self.program.undo()
+            assert self.loop is not None
+            raise ConvergenceError(self._describe(f"The {wrong[0]} is {losses[wrong[0]]}", self.loop.n_iter + 1))
+        for n, loss in losses.items():
+            self._sums[n] += rows * loss
+        self._sums[""] += rows
+        return next(iter(losses.values()), 0.0)
+
+    def end_epoch(self) -> None:
+        """Record the means of all losses of a step that returns several."""
+        if total := self._sums.pop("", 0.0):
+            assert self.loop is not None
+            means = {n: v / total for n, v in self._sums.items()}
+            record = self.loop.records[-1]
+            if means and "loss" not in means:
+                del record["loss"]
+            record.update({n: v for n, v in means.items() if n not in record})
+
+    def validate(self, batches: Iterable[Any]) -> dict[str, float]:
+        """The means of the losses in evaluation mode, by name."""
+        assert self.loop is not None
+        sums: defaultdict[str, float] = defaultdict(float)
+        total = 0.0
+        for arrays, _, _ in self.read_batches(batches):
+            rows = list(arrays.values())
+            for part in cut(rows, np.arange(len(rows[0])), self.loop.settings.batch_size):
+                for n, loss in self._read_losses(self.program.evaluate(part)).items():
+                    sums[n] += len(part[0]) * loss
+                total += len(part[0])
+        return {n: v / total for n, v in sums.items()}
+
+    def _read_losses(self, result: Any) -> dict[str, float]:
+        """The losses that a step returns, by name."""
+        losses = flatten(result[1] if isinstance(result, tuple) and len(result) == 2 else result, "loss")
+        return {n: float(loss) for n, loss in losses.items() if loss.size == 1}
+
+    # -- what is recorded
+
+    def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing is compared."""
+
+    def watch(self, loss: float) -> None:
+        """No schedule of a module follows a loss."""
+
+    def describe_rate(self) -> float | None:
+        """The step size of the last batch, where there is one optimizer."""
+        return self.program.find_rate()
+
+    def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
+        """The message about a loss that is not finite."""
+        return self._describe(f"The loss is {loss}" if not np.isfinite(loss) else "A weight is NaN or infinite", epoch)
+
+    def _describe(self, what: str, epoch: int) -> str:
+        return (f"{what} in epoch {epoch}; the weights are those before that batch. Lower the learning rate, or scale "
+                f"the data.")
+
+
+def cut(arrays: Sequence[np.ndarray], order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
+    """The rows of each batch."""
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield [a[rows] for a in arrays]
