@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class TrainingView:
         """Copies of the weights of now, by name."""
         return self.optimizer.trained_coef_
 
-    def gradients(self, X: Any = None, y: Any = None, sample_weight: Any = None, *,
+    def gradients(self, X: Data = None, y: Data = None, sample_weight: Data = None, *,
                   rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
         """The gradient of the objective by each weight, with the weights of now.
 

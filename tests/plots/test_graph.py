@@ -14,6 +14,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.plots import plot_graph
+from ortpartial.training import SpecSource
 from ortpartial.training.data_parallel_engine import DataParallelEngine
 from ortpartial.training.inplace_engine import InplaceEngine
 
