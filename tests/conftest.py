@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
-from zlib import crc32
 
 import numpy as np
 import onnxruntime
 import pytest
+from groups import is_here, is_sampled
 from onnxruntime.capi import _pybind_state
 
 from ortpartial.limits import Limits, limits, use_limits
@@ -44,7 +44,8 @@ HALVED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", action="store_true", help="leave out what the other runtime runs in `make test`")
+    parser.addoption("--half", action="store_true",
+                     help="leave out the groups that the other runtime runs in `make test`")
     parser.addoption("--limits", choices=["usual", "zero", "sampled"], default="sampled",
                      help="limits of size in tests of gradients and engines; by default a quarter has them at zero")
 
@@ -60,21 +61,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def share(is_half: bool, items: list[pytest.Item]) -> None:
-    """With `--half`, leave every second test that any runtime can run to the other one.
+    """With `--half`, leave tests that any runtime can run to the one of their group.
 
-    The name of a test decides, so that each runtime has rows of a table. Without the option all run on both, and those
-    that `make test` halves are part of `make proof`.
+    Without the option all run on both, and those that `make test` shares are part of `make proof`.
     """
     for item in items:
         if item.nodeid.startswith(ROOMS_ON_BOTH) or any(map(item.get_closest_marker, PLACED)):
             continue
         item.stash[HALVED] = is_half
-        item.add_marker("proof" if not is_half or is_here(item) else "slow")
-
-
-def is_here(item: pytest.Item) -> bool:
-    """Whether this is the runtime of the two on which `make test` runs a test."""
-    return crc32(item.nodeid.encode()) % 2 == hasattr(_pybind_state, "TrainingAgent")
+        item.add_marker("proof" if not is_half or is_here(item.nodeid) else "slow")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,9 +99,9 @@ def _limits_of_size(request: pytest.FixtureRequest) -> Generator[None, None, Non
     """Rewrites apply at any size in `--limits=zero`, which `make proof` runs, and in a quarter of the tests always."""
     item, choice = request.node, request.config.option.limits
     # Language models of the contracts take long in chunks of one row.
-    is_sampled = choice == "sampled" and crc32(item.nodeid.encode()) // 2 % 4 == 0 and "/contracts/" not in item.nodeid
+    is_chosen = choice == "sampled" and is_sampled(item.nodeid) and "/contracts/" not in item.nodeid
     is_lifted = item.nodeid.startswith(WITHOUT_LIMITS) and not item.get_closest_marker("usual_limits")
-    with use_limits(Limits.zero() if is_lifted and (is_sampled or choice == "zero") else Limits()):
+    with use_limits(Limits.zero() if is_lifted and (is_chosen or choice == "zero") else Limits()):
         yield
 
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .callbacks import Checkpoint, EarlyStopping
-from .checkpoint import encode, list_checkpoints, parse_state, read_checkpoint, write_checkpoint
+from .checkpoint import encode, find_checkpoint, list_checkpoints, parse_state, read_checkpoint, write_checkpoint
 from .full_optimizer import OrtGradientOptimizer
 from .loss_graph import add_loss_output
 from .missing_values import find_nullable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
            "PaddedBatches", "add_loss_output", "check_inputs", "encode", "ends_in_probabilities", "explain_output",
-           "find_nullable", "list_checkpoints", "pad_rows", "parse_state", "read_checkpoint", "resolve_losses",
-           "write_checkpoint"]
+           "find_checkpoint", "find_nullable", "list_checkpoints", "pad_rows", "parse_state", "read_checkpoint",
+           "resolve_losses", "write_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

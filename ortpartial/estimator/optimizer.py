@@ -14,7 +14,7 @@ from onnx import ModelProto
 from ortpartial.annotations import Data
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import find_overrides, interruptible
+from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -51,8 +51,8 @@ from .params import (
 from .resumption import read_settings
 from .tags import make_tags
 from .tasks import make_tasks
+from .trainer import OptimizerTrainer
 from .training import Training
-from .view import TrainingView, view_training
 from .weights import freeze_more
 
 if TYPE_CHECKING:
@@ -717,7 +717,12 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> view.epoch, view.iteration, view.rate, [record["iteration"] for record in view.history]
         (3, 6, 0.5, [2, 4, 6])
         """
-        return view_training(self)
+        return view_training(self.trainer, self)
+
+    @property
+    def trainer(self) -> OptimizerTrainer:
+        """What callbacks ask of the training."""
+        return OptimizerTrainer(self)
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
         """Copy the weights, the optimizer states or the buffers.

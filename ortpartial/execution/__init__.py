@@ -27,11 +27,13 @@ from .step_engine import StepEngine
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
+from .view import Trainer, TrainingView, view_training
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
            "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
            "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
-           "StepSource", "TaskContext", "Vector", "WeightedMean", "bind", "check_count", "check_flag", "count_batches",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "write_step"]
+           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_count",
+           "check_flag", "count_batches", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
+           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
+           "register_engine", "select_for_device", "select_for_fit", "select_for_length", "set_states",
+           "shared_sessions", "view_training", "write_step"]

@@ -1,6 +1,7 @@
 """Losses, penalties, optimizers, schedules and initializers: settings become formulas."""
 
 from . import averaging, base, losses, optimizers, penalties, piece, schedules
+from .adaptive_rates import *
 from .aliases import NamedSettings, check_keywords, describe_unknown, suggest
 from .averaging import *
 from .base import *
@@ -12,7 +13,9 @@ from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .last_activation import find_last_activation, is_normalization
 from .layerwise_decay import LayerwiseDecay
+from .layerwise_rates import *
 from .losses import *
+from .momentum_rates import *
 from .optimizers import *
 from .penalties import *
 from .piece import *

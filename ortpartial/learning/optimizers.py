@@ -6,29 +6,25 @@ import numpy as np
 
 from ortpartial.exceptions import SettingError
 
-from .adaptive_rates import (
-    LearningRateAdagrad,
-    LearningRateAdam,
-    LearningRateAdamW,
-    LearningRateNAdam,
-    LearningRateRAdam,
-    LearningRateRMSProp,
-)
+from . import adaptive_rates, layerwise_rates, momentum_rates
+from .adaptive_rates import *  # noqa: F403 - a new optimizer is named once
+from .adaptive_rates import LearningRateAdam, LearningRateAdamW
 from .base import resolve_piece
 from .base_rate import BaseLearningRate, WeightDecay
-from .layerwise_rates import LearningRateAdafactor, LearningRateLAMB
-from .momentum_rates import LearningRateLion, LearningRateSGD, LearningRateSGDNesterov
+from .layerwise_rates import *  # noqa: F403
+from .momentum_rates import *  # noqa: F403
+from .momentum_rates import LearningRateSGD, LearningRateSGDNesterov
 
-__all__ = ["BaseLearningRate", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW",
-           "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp",
-           "LearningRateSGD", "LearningRateSGDNesterov", "WeightDecay", "resolve_rate"]
+__all__ = ["BaseLearningRate", "WeightDecay", "resolve_rate"]
+__all__ += adaptive_rates.__all__
+__all__ += layerwise_rates.__all__
+__all__ += momentum_rates.__all__
 
-_NAMES = {
-    "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "SGDNesterov": LearningRateSGDNesterov,
-    "Adam": LearningRateAdam, "AdamW": LearningRateAdamW, "NAdam": LearningRateNAdam, "RAdam": LearningRateRAdam,
-    "Adagrad": LearningRateAdagrad, "RMSProp": LearningRateRMSProp, "Lion": LearningRateLion,
-    "LAMB": LearningRateLAMB, "Adafactor": LearningRateAdafactor,
-}
+#: By short name, the usual ones first.
+_NAMES: dict[str, type[BaseLearningRate]] = {
+    "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "Adam": LearningRateAdam, "AdamW": LearningRateAdamW}
+_NAMES |= {name.removeprefix("LearningRate"): vars(family)[name]
+           for family in (adaptive_rates, layerwise_rates, momentum_rates) for name in family.__all__}
 
 
 def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) -> BaseLearningRate:

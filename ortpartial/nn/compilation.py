@@ -41,6 +41,7 @@ from .parameter import Parameter
 from .placeholders import check_sizes, convert, name_all, to_placeholder
 from .trace import ITERATION, PASSING, SEED
 from .traced_source import WEIGHTS, make_source
+from .trainer import ModuleTrainer
 from .training_model import initial_values, write_model
 from .writing import Writing, write, write_step
 
@@ -115,6 +116,9 @@ class Program:
         #: The shapes of parameters and buffers, by name.
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._rate_key: Any = None  # the fingerprint of the rate whose schedule has a session
+        self._extra: dict[str, Session] = {}  # sessions that follow from the step
+        #: The shapes of batches that had programs of their own where a training was cut off that goes on.
+        self.former_policy: Any = None
         #: By what they are for, the sessions that take no step.
         self._sessions: dict[str, _Function] = {}
         self._attach()
@@ -315,6 +319,7 @@ class Program:
             return
         self._step = None
         self._sessions.pop("evaluate", None)
+        self._extra.clear()
         step = write_step(self.module, self._name_batch(targets, inputs), training=True)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
@@ -370,6 +375,9 @@ class Program:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
         runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
         runner.reason, runner.turn, runner.local = reason, self.turn, self.local
+        if self.former_policy is not None:
+            runner.restore({**runner.snapshot(), "shapes": self.former_policy})
+            self.former_policy = None
         return runner
 
     def change_engine(self, kind: type[StepRunner], reason: str) -> None:
@@ -418,6 +426,27 @@ class Program:
     def loop(self) -> Loop:
         """The loop of `fit`."""
         return make_loop(self)
+
+    @cached_property
+    def trainer(self) -> ModuleTrainer:
+        """What callbacks ask of the training."""
+        return ModuleTrainer(self)
+
+    @property
+    def step_inputs(self) -> Mapping[str, Value]:
+        """The placeholders of the step that is written."""
+        assert self._step is not None
+        return self._step.inputs
+
+    def find_session(self, name: str, compile_session: Callable[[], Session]) -> Session:
+        """A session that takes no step, which is compiled where the step has changed since."""
+        if name not in self._extra:
+            self._extra[name] = compile_session()
+        return self._extra[name]
+
+    def read_policy(self) -> Any:
+        """The shapes of batches that have programs of their own, for a training that goes on."""
+        return None if self.runner is None else self.runner.snapshot(copy=False)["shapes"]
 
     def prepare(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Write the step for rows like these, and convert them to what it reads."""

@@ -40,7 +40,7 @@ class ModuleDoor:
         self.program = program
         self.loop: Loop | None = None
         self.is_joined = False  # whether the runner takes all steps of an epoch
-        self._rows: Mapping[str, np.ndarray] = {}
+        self.rows: Mapping[str, np.ndarray] = {}
         self._sums: defaultdict[str, float] = defaultdict(float)  # of the losses of the epoch that runs
 
     # -- data
@@ -56,7 +56,7 @@ class ModuleDoor:
         rows = len(next(iter(arrays.values()), ()))
         if self.is_joined:
             arrays = self.program.prepare(list(arrays.values()))
-        self._rows = arrays
+        self.rows = arrays
         return arrays, rows
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -107,10 +107,10 @@ class ModuleDoor:
         """Follow what callbacks have changed of the module."""
         self._sums.clear()
         if self.is_joined and self.loop is not None and self.program.is_changed():
-            self.program.prepare(list(self._rows.values()))
+            self.program.prepare(list(self.rows.values()))
             assert self.program.runner is not None
             self.loop.engine = self.program.runner
-            self.loop.engine.start(self._rows)
+            self.loop.engine.start(self.rows)
 
     def train_step(self, batch: Batch) -> float:
         """Take a step; a step whose loss is not finite is undone."""

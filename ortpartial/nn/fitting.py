@@ -45,7 +45,7 @@ def make_loop(program: Program) -> Loop:
     return loop
 
 
-def fit(program: Program, data: Rows | Iterable[Any], validation: Any, **settings: Any) -> None:
+def fit(program: Program, data: Rows | Iterable[Any], validation: Any, resume: Any = None, **settings: Any) -> None:
     """Train for some epochs, and add a record of each to the history of the module.
 
     Parameters
@@ -56,6 +56,8 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Any, **setting
         Arrays with a row for each example, or batches of them.
     validation : list of numpy.ndarray, iterable of batches, or float, optional
         Rows whose loss in evaluation mode is computed, or a share of those of `data`.
+    resume : path, optional
+        The checkpoints of a fit that goes on.
     **settings : object
         Those of `FitSettings`.
 
@@ -74,7 +76,9 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Any, **setting
         raise DataError(f"The data give their batches once, and there are {epochs} epochs: give what can be iterated "
                         f"over again, such as a list or a DataLoader.")
     steps = -(-len(data[0]) // size) if isinstance(data, list) else length_hint(data)
-    program.plan_further(epochs * steps)
+    former, states = (resume is not None and program.trainer.resume(resume)) or (None, ())
+    if former is None:
+        program.plan_further(epochs * steps)
     door.is_joined = isinstance(data, list) and program.can_join(data)
     runner: Any = program.idle
     if isinstance(data, list) and door.is_joined:
@@ -84,7 +88,8 @@ def fit(program: Program, data: Rows | Iterable[Any], validation: Any, **setting
     X_val = dict(enumerate(validation)) if isinstance(validation, list) else validation
     y_val = _BESIDE if isinstance(validation, list) else None
     tasks = FitTasks(program.module, loop, X, None)
-    loop.fit(X, _BESIDE if isinstance(data, list) else None, None, X_val, y_val, tasks, None, door.overrides)
+    tasks.states = states
+    loop.fit(X, _BESIDE if isinstance(data, list) else None, None, X_val, y_val, tasks, former, door.overrides)
 
 
 def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:

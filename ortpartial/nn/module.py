@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
+from ortpartial.execution import TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
 from ortpartial.learning import Piece
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .compilation import Program
     from .onnx_module import OnnxModule
     from .summary import Summary
+    from .trainer import ModuleTrainer
 
 __all__ = ["Module", "placeholder"]
 
@@ -531,7 +533,8 @@ class Module:
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, epochs: int = 10, batch_size: int = 32,
             shuffle: bool = True, X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0,
-            validation_every: float = 1, timeout: float | None = None) -> Self:
+            validation_every: float = 1, timeout: float | None = None,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -559,6 +562,9 @@ class Module:
             A number of epochs from one validation to the next, or a share of them.
         timeout : float, optional
             Seconds after which the training ends with an error; what was trained until then is kept.
+        resume : path, optional
+            The folder of the callback `Checkpoint`: a `fit` that was cut off, on the same data with the same settings,
+            goes on from there and ends as if it had not been, to the last bit.
 
         Returns
         -------
@@ -586,12 +592,26 @@ class Module:
         if not mode:
             self.train()
         try:
-            fit(program, data, validation, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
+            fit(program, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, verbose=verbose, validation_every=validation_every, timeout=timeout)
         finally:
             if not mode:
                 self.eval()
         return self
+
+    @property
+    def trainer(self) -> ModuleTrainer:
+        """What callbacks ask of the training."""
+        return self._compiled.trainer
+
+    def training_view(self) -> TrainingView:
+        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+
+        Returns
+        -------
+        TrainingView
+        """
+        return view_training(self.trainer, self)
 
     @property
     def history_(self) -> list[dict[str, Any]]:

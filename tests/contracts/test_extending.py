@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "explanations" / "extending.md"
 BLOCK = re.compile(r"^(`{3,})\{code-block\} (\w+)\n(?::caption: ([^\n]*)\n)?(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 #: The files that a recipe may touch at most, which can only become fewer.
-MOST = {"A gradient rule": 2, "A loss": 3, "An optimizer": 4, "A schedule": 3, "An engine": 4,
+MOST = {"A gradient rule": 2, "A loss": 3, "An optimizer": 3, "A schedule": 3, "An engine": 4,
         "An execution provider": 2, "A callback": 4, "A layer": 5, "A rewrite": 2, "A native operator": 2,
         "A command": 4}
 
@@ -104,18 +104,19 @@ def copy(tmp_path_factory) -> Iterator[Path]:
 def test_recipes_pass_their_tests(copy):
     """In one process, as the import of the package and of torch takes most of the time."""
     files, expressions = zip(*map(read_command, RECIPES), strict=True)
-    paths = os.pathsep.join([str(copy), str(copy / "tests" / "support")])
+    folders = os.pathsep.join([str(copy), str(copy / "tests" / "support")])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", "--junit-xml=report.xml",
          *dict.fromkeys(f for names in files for f in names), "-k", " or ".join(f"({e})" for e in expressions)],
-        cwd=copy, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True,
+        cwd=copy, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}, capture_output=True, text=True,
         check=False)
     assert done.returncode == 0, done.stdout[-6000:]
     cases = [c for c in ElementTree.parse(copy / "report.xml").iter("testcase") if c.find("skipped") is None]
-    for title, names, expression in zip(RECIPES, files, expressions, strict=True):
-        word = re.findall(r"\w+", expression)[0].lower()
-        modules = {name.removesuffix(".py").replace("/", ".") for name in names}
-        ran = {c.get("classname") for c in cases if word in f"{c.get('classname')}.{c.get('name')}".lower()}
+    names = [(c.get("classname"), f"{c.get('classname')}.{c.get('name')}".lower()) for c in cases]
+    for title, paths, expression in zip(RECIPES, files, expressions, strict=True):
+        words = {w.lower() for w in re.findall(r"\w+", expression)} - {"and", "not", "or"}
+        modules = {path.removesuffix(".py").replace("/", ".") for path in paths}
+        ran = {module for module, name in names if any(w in name for w in words)}
         assert modules <= ran, f"{title}: no test of {modules - ran} ran"
 
 

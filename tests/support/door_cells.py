@@ -421,8 +421,6 @@ class Written(Fit):
     by_compile = ("random_state", "device", "precision", "checkpointing", "engine")
 
     def make(self, *, outputs: int = 1, learning_loss: Any = None, **settings: Any) -> Any:
-        loss = None if learning_loss is None else nn.Loss(learning_loss)
-
         class Network(nn.Module):
             def __init__(self) -> None:
                 self.hidden, self.out = nn.Linear(4, 8), nn.Linear(8, outputs)
@@ -430,17 +428,16 @@ class Written(Fit):
             def forward(self, x: Any) -> Any:
                 return self.out(ortpartial.op.Tanh(self.hidden(x)))
 
+        class WithLoss(Network):
             def train_one_batch(self, x: Any, t: Any) -> Any:
-                if loss is None:
-                    return super().train_one_batch(x, t)
                 y = self(x)
-                cost = loss(y, t)
+                cost = nn.Loss(learning_loss)(y, t)
                 self.optimizer(cost)
                 return y, cost
 
         settings = {**self.settings(), **settings}
         settings = {("epochs" if n == "max_iter" else n): v for n, v in settings.items()}
-        module = Network().set_optimizer(
+        module = (Network if learning_loss is None else WithLoss)().set_optimizer(
             settings.pop("learning_rate"),
             **{new: settings.pop(n) for n, new in self.by_optimizer.items() if n in settings})
         module.compile(nn.placeholder(["N", 4]), **{n: settings.pop(n) for n in self.by_compile if n in settings})
@@ -1144,8 +1141,8 @@ NOT_YET = {
     ByLoss: ("metrics", "data_sparse"),
     OwnLoss: ("metrics", "data_sparse"),
     Estimator: ("metrics", "validation_arrays"),
-    Written: ("callbacks", "metrics", "validation_share", "sample_weight", "resume", "accumulation",
-              "averaging", "precision", "checkpointing", "early_stopping", "data_sparse", "timeout"),
+    Written: ("callbacks", "metrics", "resume", "accumulation",
+              "averaging", "precision", "checkpointing", "early_stopping", "data_sparse"),
     Layer: (),
     Session: ("engines", "precision", "checkpointing", "timeout"),
     Artifacts: ("engines", "timeout"),

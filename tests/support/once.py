@@ -1,6 +1,6 @@
 """Which of the two runtimes a test runs on in `make test`; `make proof` runs it on both.
 
-Without a mark a test runs on one of them, chosen by its name: `share` of `tests/conftest.py`.
+Without a mark a test runs on one of them, that of its group: `groups.py`.
 """
 
 import pytest

@@ -8,10 +8,8 @@ from typing import Any
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import TaskContext
+from ortpartial.execution import TaskContext, TrainingView
 from ortpartial.learning import NamedSettings, suggest
-
-from ..view import TrainingView
 
 __all__ = ["Callback", "EpochCallback", "FitRun"]
 
@@ -261,7 +259,7 @@ class EpochCallback(Callback):
         """Raise an error if what is monitored should have come by now."""
         assert run.view is not None
         is_validation = self.monitor == "validation_loss"
-        if run.values["waited"] < (run.view.optimizer.training.loop.settings.validation_period if is_validation else 1):
+        if run.values["waited"] < (run.view.trainer.loop.settings.validation_period if is_validation else 1):
             return
         columns = [n for n, v in record.items() if isinstance(v, float)]
         guess = suggest(str(self.monitor), columns, _COLUMNS)

@@ -14,7 +14,6 @@ from ortpartial.execution import TaskContext
 from ortpartial.learning import check_integer, check_number
 
 from ..checkpoint import add_checkpoint
-from ..resumption import read_settings
 from .base import Callback
 
 __all__ = ["Checkpoint"]
@@ -100,21 +99,21 @@ class Checkpoint(Callback):
     def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
         """Write the first checkpoint, so that a folder never leads back to a former training."""
         self._looked = monotonic()
-        place = _find_optimizer(estimator).training.loop.place
+        place = _find_trainer(estimator).loop.place
         if context.task_name == "epoch" and place.epoch == place.batches == 0:
             self._write(estimator)
 
     def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool:
         """Write a checkpoint if it is time, or after Ctrl-C."""
-        optimizer = _find_optimizer(estimator)
-        place, now = optimizer.training.loop.place, monotonic()
+        loop = _find_trainer(estimator).loop
+        place, now = loop.place, monotonic()
         is_due = self.seconds is not None and now - self._written >= self.seconds
         if context.task_name == "batches":
             self._adapt(now)
             if place.is_stopped:  # The epoch ends here.
                 return False
         elif context.task_name == "epoch":
-            is_over = place.is_stopped or place.epoch >= optimizer.max_iter
+            is_over = place.is_stopped or place.epoch >= loop.settings.max_iter
             is_due = is_due or is_over or (self.every is not None and place.epoch % self.every == 0)
         else:
             return False
@@ -133,8 +132,7 @@ class Checkpoint(Callback):
 
     def _write(self, estimator: Any) -> None:
         """Write a checkpoint."""
-        optimizer = _find_optimizer(estimator)
-        with optimizer.training.capture(read_settings(optimizer)) as state:
+        with _find_trainer(estimator).capture() as state:
             self.path_ = add_checkpoint(state, self.folder, self.keep)
         self._written = self._looked = monotonic()
 
@@ -154,10 +152,10 @@ class Checkpoint(Callback):
         self._is_interrupted = True
 
 
-def _find_optimizer(estimator: Any) -> Any:
-    """The optimizer that trains, which an estimator of scikit-learn composes."""
-    optimizer = getattr(estimator, "optimizer_", estimator)
-    if not hasattr(optimizer, "save_checkpoint"):
+def _find_trainer(estimator: Any) -> Any:
+    """The training of an optimizer, which an estimator of scikit-learn may compose, or of a module."""
+    owner = getattr(estimator, "optimizer_", estimator)
+    if not hasattr(owner, "trainer"):
         raise SettingError(f"Checkpoint writes the state of an optimizer of ortpartial, and a "
                            f"{type(estimator).__name__} has none.")
-    return optimizer
+    return owner.trainer

@@ -138,13 +138,13 @@ class EarlyStopping(EpochCallback):
         """What is to be restored."""
         if not self.restore_best:
             return None
-        return fitted_estimator if (view := run.view) is None else view.optimizer.training.state.copy_used()
+        return fitted_estimator if (view := run.view) is None else view.trainer.copy_used()
 
     def _end_fit(self, run: FitRun) -> None:
         kept, view = run.values["kept"], run.view
         if kept is None or run.values["best_epoch"] == run.values["last"]:
             return
         if view is not None:
-            view.optimizer.training.state.restore_used(kept)
+            view.trainer.restore_used(kept)
         else:
             vars(run.estimator).update({n: v for n, v in vars(kept).items() if n.endswith("_") and n[0] != "_"})

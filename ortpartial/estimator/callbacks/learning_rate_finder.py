@@ -17,7 +17,6 @@ from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingE
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
 
-from ..view import Trained
 from .base import EpochCallback, FitRun
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def find_learning_rate(
                   smoothing, divergence)
 
 
-def _sweep(optimizer: Trained, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
+def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
@@ -232,8 +231,8 @@ class LearningRateFinder(EpochCallback):
         self.result_: LearningRateSweep | None = None
 
     def _begin_fit(self, run: FitRun) -> None:
-        if (view := run.view) is None:
-            raise SettingError(f"LearningRateFinder changes the step size of an optimizer of ortpartial; "
+        if (view := run.view) is None or not view.trainer.can_sweep:
+            raise SettingError(f"LearningRateFinder trains copies of an OrtGradientForwardBackwardOptimizer; "
                                f"{type(run.estimator).__name__} has none.")
         if view.optimizer.training.engine.is_distributed:
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "

@@ -110,7 +110,7 @@ class ReduceOnPlateau(EpochCallback):
                                f"{type(run.estimator).__name__} has none.")
         self.reductions_ = []
         run.values.update(best=None, idle=0, waiting=0)
-        view.optimizer.scale_learning_rate(view.optimizer.learning_rate_scale_)  # It compiles now, and not later.
+        view.trainer.scale_rate(view.trainer.rate_scale)  # It compiles now, and not later.
 
     def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
         now, value = run.values, self._read_monitored(run, record)
@@ -132,9 +132,9 @@ class ReduceOnPlateau(EpochCallback):
     def _reduce(self, run: FitRun, epoch: int) -> None:
         """Scale the step size, if that changes it."""
         assert run.view is not None
-        optimizer = run.view.optimizer
-        former = optimizer.learning_rate.eta0 * optimizer.learning_rate_scale_
+        trainer = run.view.trainer
+        former = trainer.base_rate * trainer.rate_scale
         rate = max(former * self.factor, self.min_rate)
         if former - rate > self.epsilon:
-            optimizer.scale_learning_rate(rate / optimizer.learning_rate.eta0)
+            trainer.scale_rate(rate / trainer.base_rate)
             self.reductions_.append(epoch)

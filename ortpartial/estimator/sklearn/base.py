@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ortpartial.annotations import Data
+from ortpartial.execution import TrainingView
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -38,7 +39,6 @@ from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..sparse_rows import SparseRows
 from ..tasks import make_tasks
-from ..view import TrainingView
 from .compat import CallbackSupportMixin, validate_data
 from .frozen import FrozenOptimizer
 from .networks import ACTIVATIONS, build_network, list_layers

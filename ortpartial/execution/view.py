@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.exceptions import DataError
 
-if TYPE_CHECKING:
-    from .training import Training
+from .loop import Loop
 
-__all__ = ["TrainingView", "view_training"]
+__all__ = ["Trainer", "TrainingView", "view_training"]
 
 
-class Trained(Protocol):
-    """An object that trains, such as an optimizer."""
+class Trainer(Protocol):
+    """What callbacks ask of a training, at every door.
 
-    training: Training
+    Attributes
+    ----------
+    can_sweep : bool
+        Whether a copy of it can try step sizes.
+    """
 
-    @property
-    def learning_rate(self) -> Any: ...
-
-    @property
-    def learning_rate_scale_(self) -> float: ...
-
-    def scale_learning_rate(self, scale: float) -> Any: ...
-
-    def set_params(self, **params: Any) -> Any: ...
+    can_sweep: bool
 
     @property
-    def history_(self) -> list[dict[str, Any]]: ...
+    def loop(self) -> Loop:
+        """The loop."""
 
     @property
-    def learning_rate_(self) -> float: ...
+    def rate(self) -> float:
+        """The step size of the next batch."""
 
     @property
-    def trained_coef_(self) -> dict[str, np.ndarray]: ...
+    def base_rate(self) -> float:
+        """η₀, before the schedule and `rate_scale`."""
+
+    @property
+    def rate_scale(self) -> float:
+        """What all step sizes are multiplied by."""
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply all step sizes by a number from the next batch on."""
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copies of the weights that predictions use, by name."""
+
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
+                          ) -> dict[str, np.ndarray]:
+        """The gradient by each weight, on rows, or on some of those that are trained."""
+
+    def copy_used(self) -> Mapping[str, np.ndarray]:
+        """Copies of all arrays that predictions depend on."""
+
+    def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite them with former ones."""
+
+    def capture(self) -> AbstractContextManager[dict[str, Any]]:
+        """A context in which the training stands still, with all that its next steps depend on, and its history."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +86,10 @@ class TrainingView:
         The step size of the next batch.
     seconds : float
         Since the epoch began.
-    optimizer : OrtGradientForwardBackwardOptimizer
-        The optimizer that trains, which alone can change it: `set_params`, `set_state`.
+    optimizer : object
+        The optimizer or module that trains, which alone can change it.
+    trainer : Trainer
+        Its training.
     """
 
     epoch: int
@@ -73,16 +99,17 @@ class TrainingView:
     losses: Mapping[str, Any]
     rate: float
     seconds: float
-    optimizer: Trained = field(repr=False)
+    optimizer: Any = field(repr=False)
+    trainer: Trainer = field(repr=False)
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """A copy of the records of all epochs so far."""
-        return self.optimizer.history_
+        return self.trainer.read_history()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights of now, by name."""
-        return self.optimizer.trained_coef_
+        return self.trainer.read_weights()
 
     def gradients(self, X: Data = None, y: Data = None, sample_weight: Data = None, *,
                   rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
@@ -106,15 +133,7 @@ class TrainingView:
         DataError
             X or y does not fit the model, or nothing has been trained.
         """
-        loop, state = self.optimizer.training.loop, self.optimizer.training.state
-        if X is not None:
-            return state.compute_gradients(loop.to_arrays(X, y, sample_weight)[0])
-        rows = len(next(iter(state.engine.data.values()), ()))
-        if not rows:
-            raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
-        count = min(loop.settings.batch_size, rows)
-        drawn = np.arange(count) if rng is None else rng.choice(rows, count, replace=False)
-        return state.compute_gradients({n: a[drawn] for n, a in state.engine.data.items()})
+        return self.trainer.compute_gradients(X, y, sample_weight, rng)
 
     def record(self, **columns: Any) -> None:
         """Add columns to the record of the last epoch in `history_`.
@@ -124,27 +143,26 @@ class TrainingView:
         **columns : object
             By name; those that a training has itself remain as they are.
         """
-        if records := self.optimizer.training.loop.records:
+        if records := self.trainer.loop.records:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
 
 
-def view_training(optimizer: Trained) -> TrainingView:
-    """What the training of an optimizer is like now.
+def view_training(trainer: Trainer, owner: Any) -> TrainingView:
+    """What a training is like now.
 
     Parameters
     ----------
-    optimizer : OrtGradientForwardBackwardOptimizer
-        The optimizer.
+    trainer : Trainer
+        The training.
+    owner : object
+        The optimizer or module that has it.
 
     Returns
     -------
     TrainingView
     """
-    training = optimizer.training
-    loop = training.loop
+    loop = trainer.loop
     iteration, loss = loop.read_progress()
-    training.state.add_rates(loop.records)  # of all: it ends at the first one, from the last, that has its rate
-    last = loop.records[-1:]
-    losses = MappingProxyType(dict(last[0]) if last else {})
-    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, losses, optimizer.learning_rate_,
-                        perf_counter() - loop.began, optimizer)
+    last = trainer.read_history()[-1:] if loop.records else []
+    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last[0] if last else {}),
+                        trainer.rate, perf_counter() - loop.began, owner, trainer)

@@ -1,0 +1,116 @@
+"""The trainer of an optimizer: what callbacks ask of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ortpartial.annotations import Data
+from ortpartial.exceptions import DataError
+from ortpartial.execution import Loop
+from ortpartial.learning import BaseLearningRate
+
+from .resumption import read_settings
+
+if TYPE_CHECKING:
+    from .training import Training
+
+__all__ = ["OptimizerTrainer"]
+
+
+class Trained(Protocol):
+    """An optimizer, as its trainer uses it."""
+
+    training: Training
+
+    @property
+    def learning_rate(self) -> BaseLearningRate: ...
+
+    @property
+    def learning_rate_(self) -> float: ...
+
+    @property
+    def learning_rate_scale_(self) -> float: ...
+
+    def scale_learning_rate(self, scale: float) -> object: ...
+
+    @property
+    def history_(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def trained_coef_(self) -> dict[str, np.ndarray]: ...
+
+
+class OptimizerTrainer:
+    """The `Trainer` of an optimizer.
+
+    Parameters
+    ----------
+    optimizer : OrtGradientForwardBackwardOptimizer
+        The optimizer.
+    """
+
+    can_sweep = True
+
+    def __init__(self, optimizer: Trained):
+        self.optimizer, self.training = optimizer, optimizer.training
+
+    @property
+    def loop(self) -> Loop:
+        """The loop."""
+        return self.training.loop
+
+    @property
+    def rate(self) -> float:
+        """The step size of the next batch."""
+        return self.optimizer.learning_rate_
+
+    @property
+    def base_rate(self) -> float:
+        """η₀, before the schedule and `rate_scale`."""
+        return float(self.optimizer.learning_rate.eta0)
+
+    @property
+    def rate_scale(self) -> float:
+        """What all step sizes are multiplied by."""
+        return self.optimizer.learning_rate_scale_
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply all step sizes by a number from the next batch on."""
+        self.optimizer.scale_learning_rate(scale)
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+        return self.optimizer.history_
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copies of the weights that predictions use, by name."""
+        return self.optimizer.trained_coef_
+
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
+                          ) -> dict[str, np.ndarray]:
+        """The gradient of the objective by each weight, on rows, or on some of those that are trained."""
+        loop, state = self.loop, self.training.state
+        if X is not None:
+            return state.compute_gradients(loop.to_arrays(X, y, sample_weight)[0])
+        rows = len(next(iter(state.engine.data.values()), ()))
+        if not rows:
+            raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
+        count = min(loop.settings.batch_size, rows)
+        drawn = np.arange(count) if rng is None else rng.choice(rows, count, replace=False)
+        return state.compute_gradients({n: a[drawn] for n, a in state.engine.data.items()})
+
+    def copy_used(self) -> Mapping[str, np.ndarray]:
+        """Copies of weights, their averages and running statistics."""
+        return self.training.state.copy_used()
+
+    def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite them with former ones."""
+        self.training.state.restore_used(arrays)
+
+    def capture(self) -> AbstractContextManager[dict[str, Any]]:
+        """A context in which the training stands still, with all that its next steps depend on, and its history."""
+        return self.training.capture(read_settings(self.optimizer))

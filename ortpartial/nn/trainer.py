@@ -1,0 +1,184 @@
+"""The trainer of a module: what callbacks ask of its training, and the state from which a fit goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpartial.autodiff import grad
+from ortpartial.estimator import find_checkpoint
+from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.execution import Loop, Place, get_states
+from ortpartial.graph import build, find_inputs
+from ortpartial.learning import replace_settings
+from ortpartial.logs import logger
+from ortpartial.runtime import Session
+
+from .traced_source import find_loss
+from .writing import write_step
+
+if TYPE_CHECKING:
+    from .compilation import Program
+
+__all__ = ["ModuleTrainer"]
+
+#: What the checkpoint of a module holds beside its state.
+_PROGRESS = ("train_losses", "validation_losses", "n_iter", "records")
+
+
+class ModuleTrainer:
+    """The `Trainer` of a compiled module.
+
+    Parameters
+    ----------
+    program : Program
+        The module.
+    """
+
+    can_sweep = False
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.rate_scale = 1.0
+        self._base: dict[str, float] = {}
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of `fit`."""
+        return self.program.loop
+
+    @property
+    def rate(self) -> float:
+        """The step size of the last batch; NaN where there are several optimizers."""
+        rate = self.program.find_rate()
+        return float("nan") if rate is None else rate
+
+    @property
+    def base_rate(self) -> float:
+        """η₀ of the first optimizer, before `rate_scale`."""
+        rates = self._list_base_rates()
+        return next(iter(rates.values()), float("nan"))
+
+    def _list_base_rates(self) -> dict[str, float]:
+        """η₀ of each optimizer, before `rate_scale`."""
+        for n, optimizer in self.program.optimizers.items():
+            if self._base.get(n, np.nan) * self.rate_scale != optimizer.rate.eta0:
+                self._base[n] = float(optimizer.rate.eta0) / self.rate_scale
+        return self._base
+
+    def scale_rate(self, scale: float) -> None:
+        """Multiply all step sizes by a number from the next epoch on, for which the step is compiled anew."""
+        rates = self._list_base_rates()
+        if scale != self.rate_scale:
+            for n, optimizer in self.program.optimizers.items():
+                optimizer.rate = replace_settings(optimizer.rate, eta0=rates[n] * scale)
+            self.rate_scale = scale
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """A copy of the records of all epochs so far."""
+        return [dict(record) for record in self.program.module.history_]
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name."""
+        return {n: p.numpy() for n, p in self.program.module.named_parameters()}
+
+    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+                          ) -> dict[str, np.ndarray]:
+        """The gradient of the loss by each parameter that is trained, on rows, or on some of those that are trained."""
+        program = self.program
+        if X is not None:
+            arrays: Sequence[np.ndarray] = program.to_batches(X, y, sample_weight)
+        else:
+            rows = list(getattr(self.loop.door, "rows", {}).values())
+            if not rows:
+                raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
+            count = min(self.loop.settings.batch_size, len(rows[0]))
+            drawn = np.arange(count) if rng is None else rng.choice(len(rows[0]), count, replace=False)
+            arrays = [a[drawn] for a in rows]
+        feeds = program.prepare(arrays)
+        session = program.find_session("gradients", self._compile_gradients)
+        numbers = {n: program.get(n) for n in session.inputs if n not in feeds}
+        return session.run({**numbers, **{n: a for n, a in feeds.items() if n in session.inputs}})
+
+    def _compile_gradients(self) -> Session:
+        """The gradient of the loss of a step, as a session."""
+        program = self.program
+        writing = write_step(program.module, program.step_inputs, training=True, updates=False)
+        if (loss := find_loss(writing)) is None:
+            raise SettingError(f"The step of {type(program.module).__name__} returns several losses, of which there is "
+                               f"no gradient; compute that of one in train_one_batch.")
+        trained = {n: writing.trace.before[n] for n, p in writing.trace.parameters.items()
+                   if p.is_trained and p.is_float and n in writing.trace.before}
+        gradients = dict(zip(trained, grad(writing.outputs[loss], list(trained.values())), strict=True))
+        inputs = find_inputs(list(gradients.values()), {**writing.inputs, **writing.trace.before})
+        outputs = {f"{n}_grad": g for n, g in gradients.items()}
+        return Session(build(inputs, outputs, name="gradients"), device=program.device)
+
+    def copy_used(self) -> dict[str, np.ndarray]:
+        """Copies of parameters and buffers."""
+        return {n: p.numpy() for n, p in self.program.module.named_parameters(buffers=True)}
+
+    def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite them with former ones."""
+        self.program.set(arrays)
+
+    @contextmanager
+    def capture(self) -> Iterator[dict[str, Any]]:
+        """A context in which the training stands still, with all that its next steps depend on, and its history."""
+        loop, program = self.loop, self.program
+        with program.turn.lock:
+            yield {
+                "module": type(program.module).__name__,
+                "states": program.states(),
+                "lengths": {n: o.planned_batches for n, o in program.optimizers.items()},
+                "shapes": program.read_policy(),
+                "rate_scale": self.rate_scale,
+                "progress": {n: getattr(loop, n) for n in _PROGRESS},
+                "place": loop.place.state,
+                "callbacks": get_states(loop.settings.callbacks),
+            }
+
+    def resume(self, path: Any) -> tuple[Place, Sequence[Mapping[str, Any]]] | None:
+        """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
+
+        Parameters
+        ----------
+        path : path
+            A file, or a folder, which need not be there.
+
+        Returns
+        -------
+        tuple of Place and list, or None
+            The place of the fit, and the states of callbacks; None where the folder holds no checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            There is none that is whole, or it is that of another training.
+        """
+        if (stored := find_checkpoint(path)) is None:
+            return None
+        (file, state), program = stored, self.program
+        name = type(program.module).__name__
+        if state.get("module") != name:
+            kind = f"a {state['module']}" if "module" in state else "an optimizer"
+            raise CheckpointError(f"The checkpoint {str(file)!r} is of {kind}, and this is a {name}.")
+        shapes = {n: p.shape for n, p in program.module.named_parameters(buffers=True)}
+        if unlike := [n for n, shape in shapes.items() if n not in state["states"] or
+                      state["states"][n].shape != shape]:
+            raise CheckpointError(f"The checkpoint {str(file)!r} is of another {name}: {unlike[0]!r} is missing or has "
+                                  f"another shape.")
+        self.scale_rate(state["rate_scale"])
+        program.restore(state["states"])
+        program.plan({n: k for n, k in state["lengths"].items() if k is not None})
+        program.former_policy = state["shapes"]
+        loop = self.loop
+        for n in _PROGRESS:
+            setattr(loop, n, state["progress"][n])
+        program.module.history_[:] = loop.records
+        loop.records = program.module.history_
+        logger.info("the training goes on from %s", file)
+        return Place.from_state(state["place"]), state["callbacks"]

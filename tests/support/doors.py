@@ -1,0 +1,109 @@
+"""The doors by which a model comes in: what each does with a model first."""
+
+import io
+import os
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import onnx
+import torch
+
+from ortpartial import (
+    OnnxLayer,
+    OnnxRegressor,
+    OrtGradientForwardBackward,
+    OrtGradientForwardBackwardOptimizer,
+    OrtGradientOptimizer,
+    TrainingSession,
+    add_lora,
+    add_loss_output,
+    gradient_model,
+    load,
+    nn,
+    plot_graph,
+    write_kit,
+)
+from ortpartial.cli import main
+from ortpartial.exceptions import OrtPartialError
+from ortpartial.testing import check_upgrade
+
+
+def run(layer, feeds):
+    ys, state = layer.forward(feeds)
+    layer.backward([np.ones_like(y) for y in ys], state)
+
+
+def in_folder(call):
+    """A door of files: what is called in a folder of its own, with the model as model.onnx."""
+
+    def enter(model, feeds):
+        with tempfile.TemporaryDirectory() as folder:
+            former = os.getcwd()
+            os.chdir(folder)
+            try:
+                onnx.save(model, "model.onnx")
+                np.savez("data.npz", **feeds)
+                return call(model)
+            finally:
+                os.chdir(former)
+
+    return enter
+
+
+def command(*words):
+    """A door of the command line, whose errors are one line and status 2."""
+
+    def call(model):
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main(list(words))
+        if status == 2:
+            raise OrtPartialError(err.getvalue())
+        assert status in (0, 1), (status, out.getvalue(), err.getvalue())
+
+    return in_folder(call)
+
+
+def step(model, feeds):
+    """A step of a training in the model."""
+    session = TrainingSession(OrtGradientForwardBackwardOptimizer(model).get_training_onnx(init="model"))
+    rows = {n: feeds.get(n, np.zeros([m if isinstance(m, int) else 2 for m in s or ()], np.float32))
+            for n, s in session.shapes.items()}
+    session.step(rows)
+
+
+def layer(model, feeds):
+    OnnxLayer(model)(**{n: torch.from_numpy(a) for n, a in feeds.items()})
+
+
+DOORS = {
+    "load": lambda model, feeds: load(model),
+    "OrtGradientForwardBackward": lambda model, feeds: run(OrtGradientForwardBackward(model, engine="step"), feeds),
+    "OrtGradientForwardBackwardOptimizer": lambda model, feeds: OrtGradientForwardBackwardOptimizer(model).predict(
+        feeds),
+    "OrtGradientOptimizer": lambda model, feeds: OrtGradientOptimizer(add_loss_output(model)),
+    "OnnxRegressor": lambda model, feeds: OnnxRegressor(model).fit(*[a.reshape(2, -1) for a in [feeds["x"]] * 2]),
+    "OnnxLayer": layer,
+    "nn": lambda model, feeds: nn.Module.from_onnx(model)(nn.placeholder(feeds["x"].shape)),
+    "TrainingSession": step,
+    "gradient_model": lambda model, feeds: gradient_model(model),
+    "add_lora": lambda model, feeds: add_lora(model, "*", rank=1),
+    "write_kit": in_folder(lambda model: write_kit(
+        OrtGradientForwardBackwardOptimizer(model).get_training_onnx("lowered", init="model"), "kit", targets=())),
+    "plot_graph": lambda model, feeds: plot_graph(model),
+    "check_upgrade": lambda model, feeds: check_upgrade(model),
+    "info": command("info", "model.onnx"),
+    "predict": command("predict", "model.onnx", "data.npz"),
+    "gradient": command("gradient", "model.onnx", "-o", "gradient.onnx"),
+    "bench": command("bench", "model.onnx", "--engine", "step", "--seconds", "0.01"),
+    "export": command("export", "model.onnx", "-o", "training.onnx"),
+}
+
+
+def enter(name, model, feeds):
+    """Go through a door, whose asserts are those of `check_upgrade`."""
+    try:
+        DOORS[name](model, feeds)
+    except AssertionError as e:
+        raise OrtPartialError(str(e)) from None
