@@ -135,7 +135,13 @@ class Loop:
             if divergence := train_epoch(data, place, told):
                 return divergence
             steps, place.epoch = self.engine.iteration - seen, place.epoch + 1
-            self._validate(data.validation)
+            if data.validation is None or (
+                    place.epoch != self.settings.max_iter and place.epoch % self.settings.validation_period):
+                self._record()
+                if data.validation is None and self.engine.controls:
+                    self.door.watch(self.train_losses[-1])
+            else:
+                self._validate(data.validation)
             progress.end_epoch(self.read_losses)
             if (told is not None or overrides.on_epoch_end is not None) and (by := self._end_epoch(told)):
                 progress.ending = f"stopped by {by}"
@@ -211,14 +217,8 @@ class Loop:
                 raise _Divergence(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
-    def _validate(self, batches: Iterable[Data] | None) -> None:
-        """Record the epoch, with the mean loss of validation data where it is due, and let a schedule see it."""
-        epoch, settings = self.place.epoch, self.settings
-        if batches is None or (epoch != settings.max_iter and epoch % settings.validation_period):
-            self._record()
-            if batches is None and self.engine.controls:
-                self.door.watch(self.train_losses[-1])
-            return
+    def _validate(self, batches: Iterable[Data]) -> None:
+        """Record the mean loss of validation data, and let a schedule see it."""
         if self.overrides.validation_step is None:
             result = self.door.validate(batches)
         else:
