@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
@@ -388,7 +389,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- training
 
     @check_keywords()
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, *,
+    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start` or `resume`.
 
@@ -452,7 +453,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self
 
     @check_keywords("max_iter")
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
@@ -479,7 +480,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- what a subclass overrides
 
-    def train_step(self, batch: Any) -> float:
+    def train_step(self, batch: Data) -> float:
         """Take a step on a batch, which `fit` and `partial_fit` do with each one if a subclass overrides the method.
 
         Without it, `fit` takes many steps in one run, which is faster for small steps. It runs in the thread that
@@ -519,7 +520,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         return self.training.step(batch)
 
-    def validation_step(self, batch: Any) -> float | Mapping[str, float]:
+    def validation_step(self, batch: Data) -> float | Mapping[str, float]:
         """Compute the loss of a batch: what `fit` validates each one with if a subclass overrides the method.
 
         Parameters
@@ -609,7 +610,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- prediction
 
-    def predict(self, X: Any) -> np.ndarray | dict[str, np.ndarray]:
+    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
         """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
@@ -630,7 +631,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
@@ -653,7 +654,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self.training.follow_pieces()
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float | dict[str, float]:
+    def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> float | dict[str, float]:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
+
 __all__ = ["SparseRows"]
 
 #: Numbers in the dense rows of a part of a prediction.
@@ -44,10 +46,10 @@ class SparseRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: Data) -> np.ndarray:
         return self.matrix[rows].toarray()
 
-    def take(self, rows: Any, axis: int, out: np.ndarray, mode: str) -> None:
+    def take(self, rows: Data, axis: int, out: np.ndarray, mode: str) -> None:
         """Write some rows to a dense array, as ``numpy.ndarray.take`` does.
 
         Parameters

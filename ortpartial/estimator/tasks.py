@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
+from ortpartial.annotations import Data
 from ortpartial.execution import FitTasks
 
 from .changes import WEIGHTS
@@ -46,7 +47,7 @@ class _SharedSettings:
         self.optimizer.set_params(**{n: v for n, v in settings.items() if present[n] != v})
 
 
-def make_tasks(optimizer: Optimizer, X: Any, y: Any, sample_weight: Any = None, **others: Any) -> FitTasks:
+def make_tasks(optimizer: Optimizer, X: Data, y: Data, sample_weight: Data = None, **others: Any) -> FitTasks:
     """Make the tasks of a fit.
 
     Parameters

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Loop
 from ortpartial.learning import BaseLearningRate
@@ -89,7 +90,7 @@ class OptimizerTrainer:
         """Copies of the weights that predictions use, by name."""
         return self.optimizer.trained_coef_
 
-    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
         """The gradient of the objective by each weight, on rows, or on some of those that are trained."""
         loop, state = self.loop, self.training.state

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
 from ortpartial.execution import (
@@ -285,7 +286,7 @@ class Training:
 
     # -- training
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks, path: Any = None,
+    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks, path: Any = None,
             overrides: Overrides | None = None) -> None:
         """Train, and tell of the tasks; go on with a fit that was cut off, where there is a path of checkpoints.
 
@@ -317,7 +318,7 @@ class Training:
             self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place, overrides)
             self._note_rates()
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any, overrides: Overrides | None = None) -> None:
+    def partial_fit(self, X: Data, y: Data, sample_weight: Data, overrides: Overrides | None = None) -> None:
         """Train for one epoch."""
         if self.loop.thread is not None:
             _check_thread()
@@ -329,14 +330,14 @@ class Training:
             self.loop.partial_fit(X, y, sample_weight, overrides)
             self._note_rates()
 
-    def step(self, batch: Any) -> float:
+    def step(self, batch: Data) -> float:
         """Take a step on a batch; return its loss."""
         if self.loop.thread is not None:
             _check_thread()
         with self.turn.lock:
             return self.loop.step(batch)
 
-    def compute_loss(self, batch: Any) -> float:
+    def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch, without an update."""
         return self.door.compute_loss(batch)
 
@@ -345,7 +346,7 @@ class Training:
         if self.unsettled and not is_settled(self.settings["learning_rate"]):
             self.state.add_rates(self.loop.records)
 
-    def _plan(self, seen: int, X: Any, y: Any, X_val: Any = None) -> None:
+    def _plan(self, seen: int, X: Data, y: Data, X_val: Data = None) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
         rate, averaging = self.settings["learning_rate"], self.settings["averaging"]
         is_planned = any(piece.over(1) is not piece for piece in (rate, averaging) if piece)
@@ -360,7 +361,7 @@ class Training:
         if is_planned and self.spec.batches != self.batches:
             self.adopt(replace(self.spec, batches=self.batches))
 
-    def _adapt_engine(self, X: Any, steps: int) -> None:
+    def _adapt_engine(self, X: Data, steps: int) -> None:
         """Go on with the engine that is the fastest for so many steps, where it is chosen by itself."""
         if self.settings["engine"] != "auto":
             return
@@ -370,7 +371,7 @@ class Training:
             self.adopt(self.spec, kind)
         self.engine.reason = reason
 
-    def _balance(self, X: Any, y: Any) -> None:
+    def _balance(self, X: Data, y: Data) -> None:
         """Go on with the class weights that "balanced" stands for in all labels."""
         if not self.class_weights and not any(loss.is_unbalanced for loss in self.spec.losses.values()):
             return

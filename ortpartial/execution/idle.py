@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ortpartial.annotations import Data
 from ortpartial.runtime import Buffer, Turn
 
 from .mean import WeightedMean
@@ -47,7 +48,7 @@ class IdleRunner:
     def synchronize(self) -> None:
         """Nothing to take over."""
 
-    def start(self, data: Any) -> None:
+    def start(self, data: Data) -> None:
         """Nothing is read."""
 
     def is_finite(self) -> bool:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ortpartial.annotations import Data
+
 from .loop import Loop
 
 __all__ = ["Trainer", "TrainingView", "view_training"]
@@ -52,7 +54,7 @@ class Trainer(Protocol):
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights that predictions use, by name."""
 
-    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
         """The gradient by each weight, on rows, or on some of those that are trained."""
 
@@ -109,7 +111,7 @@ class TrainingView:
         """Copies of the weights of now, by name."""
         return self.trainer.read_weights()
 
-    def gradients(self, X: Any = None, y: Any = None, sample_weight: Any = None, *,
+    def gradients(self, X: Data = None, y: Data = None, sample_weight: Data = None, *,
                   rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
         """The gradient of the objective by each weight, with the weights of now.
 

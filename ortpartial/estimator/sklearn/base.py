@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from ortpartial.annotations import Data
 from ortpartial.execution import TrainingView
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -100,7 +101,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     # -- what a subclass knows of its targets
 
     @abstractmethod
-    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+    def _prepare_target(self, y: Data, reset: bool) -> tuple[np.ndarray, int]:
         """The targets, with labels as numbers, and how many scores they need; sets `classes_` of a classifier."""
 
     @abstractmethod
@@ -116,16 +117,16 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """The prediction for scores."""
 
     @abstractmethod
-    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Any) -> float:
+    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         """How good a prediction is, for early stopping."""
 
-    def _weigh(self, y: np.ndarray, sample_weight: Any) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
         """The weights of the rows."""
         return sample_weight
 
     # -- training
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, resume: Any) -> Self:
+    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: Any) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
         if resume is not None and self.early_stopping and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
@@ -147,7 +148,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._run(train, target, weight, batch_size, rule, resume)
         return self
 
-    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Any, batch_size: int, rule: StoppingRule,
+    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
              resume: Any) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
@@ -183,7 +184,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """What makes a copy of the estimator one whose fit has stopped here."""
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+    def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:
         """Train for one epoch."""
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True, as it does not see all rows.")
@@ -211,7 +212,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     # -- data
 
-    def _check_data(self, X: Any, y: Any, sample_weight: Any, reset: bool, has_new_labels: bool
+    def _check_data(self, X: Data, y: Data, sample_weight: Data, reset: bool, has_new_labels: bool
                     ) -> tuple[Any, Any, np.ndarray, int, Any]:
         """X, y as given and in numbers, how many scores y needs, and the weights of the rows, all checked."""
         X, y = validate_data(self, X, y, reset=reset, multi_output=True, y_numeric=self._is_numeric,
@@ -228,7 +229,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         dtypes = [np.float64, np.float32] if self.dtype == "auto" else np.dtype(self.dtype)
         return {"accept_sparse": "csr", "dtype": dtypes}
 
-    def _split(self, y: Any, y_numbers: np.ndarray, rng: np.random.RandomState) -> tuple[Any, Any]:
+    def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState) -> tuple[Any, Any]:
         """The rows to train on and those to validate on; None for all and for none."""
         if not self.early_stopping:
             return None, None
@@ -263,7 +264,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"hidden_layer_sizes must be whole numbers > 0, got {hidden}.")
         return [int(n) for n in hidden]
 
-    def _make_model(self, X: Any, n_outputs: int, rng: np.random.RandomState) -> Any:
+    def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> Any:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
@@ -275,7 +276,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """The model whose output is what the loss reads."""
         return model
 
-    def _make_optimizer(self, model: Any, batch_size: int, weight: Any, rng: np.random.RandomState) -> None:
+    def _make_optimizer(self, model: Any, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
         """The optimizer of a new training."""
         loaded = self._read_scores(load(model))
         scores = [v for v in loaded.outputs.values() if v.is_float]
@@ -297,7 +298,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         is_dropping = self.model is None and bool(self.dropout and self._hidden)
         return {**({"train_mode": True} if is_dropping else {}), **(self.settings or {})}
 
-    def _follow_settings(self, batch_size: int, weight: Any) -> None:
+    def _follow_settings(self, batch_size: int, weight: Data) -> None:
         """Let a training that goes on have the settings that have changed since it began."""
         now = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
         former = getattr(self, "_composed", now)
@@ -345,7 +346,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         is_linear = self.model is None and not self._hidden
         return replace_settings(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
 
-    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Any) -> BaseLearningPenalty:
+    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Data) -> BaseLearningPenalty:
         """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
         if self.penalty is not None:
             return resolve_penalty(self.penalty)
@@ -362,14 +363,14 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     # -- prediction
 
-    def _forward(self, X: Any) -> np.ndarray:
+    def _forward(self, X: Data) -> np.ndarray:
         """The scores of rows that were checked."""
         rows = _wrap(X)
         if isinstance(rows, SparseRows):
             return np.concatenate([self.optimizer_.predict(part) for part in rows.parts()])
         return self.optimizer_.predict(rows)
 
-    def _compute_scores(self, X: Any) -> np.ndarray:
+    def _compute_scores(self, X: Data) -> np.ndarray:
         """The scores of rows of the user's."""
         check_is_fitted(self)
         return self._forward(validate_data(self, X, reset=False, **self._data_settings()))
@@ -475,12 +476,12 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return tags
 
 
-def _wrap(X: Any) -> Any:
+def _wrap(X: Data) -> Any:
     """Rows as the optimizer reads them."""
     return SparseRows(X) if hasattr(X, "toarray") else X
 
 
-def _take(rows: Any, *arrays: Any) -> tuple[Any, ...]:
+def _take(rows: Data, *arrays: Any) -> tuple[Any, ...]:
     """Some rows of arrays; all where it is None."""
     if rows is None:
         return arrays

@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, op
 from ortpartial.learning import (
@@ -220,7 +221,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, resume: str | os.PathLike[str] | None = None) -> Self:
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, *,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
@@ -253,7 +255,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Data, y: Data, classes: Any = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -284,7 +286,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         """Whether a row may have several labels."""
         return self._is_multilabel
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Data) -> np.ndarray:
         """Predict the labels of rows.
 
         Parameters
@@ -298,7 +300,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         """
         return self._decode(self._compute_scores(X))
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: Data) -> np.ndarray:
         """Compute the scores of rows, before softmax or sigmoid.
 
         Parameters
@@ -317,7 +319,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return scores.ravel() if scores.ndim == 2 and scores.shape[1] == 1 else scores
 
     @available_if(_has_probabilities)
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Data) -> np.ndarray:
         """Predict the probabilities of the classes.
 
         Parameters
@@ -337,7 +339,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return softmax(scores, axis=1)
 
     @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: Data) -> np.ndarray:
         """Predict the logarithms of the probabilities of the classes.
 
         Parameters
@@ -390,7 +392,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         check_is_fitted(self)
         return export(self, zipmap=zipmap, raw_scores=raw_scores)
 
-    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+    def _prepare_target(self, y: Data, reset: bool) -> tuple[np.ndarray, int]:
         kind = type_of_target(y)
         if kind not in ("binary", "multiclass"):
             check_classification_targets(y)
@@ -410,7 +412,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             raise ValueError(f"The number of classes has to be greater than one; got {len(self.classes_)} class.")
         if is_multilabel:
             return (y.toarray() if hasattr(y, "toarray") else y), y.shape[1]
-        return np.searchsorted(self.classes_, y), 1 if len(self.classes_) == 2 else len(self.classes_)
+        return np.asarray(np.searchsorted(self.classes_, y)), 1 if len(self.classes_) == 2 else len(self.classes_)
 
     def _read_scores(self, model: Model) -> Model:
         """The model, cut before the Softmax or Sigmoid that it ends in where the loss applies it."""
@@ -447,10 +449,10 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             return (scores > 0).astype(np.int64)
         return self.classes_[(scores.ravel() > 0).astype(int) if self.n_outputs_ == 1 else scores.argmax(1)]
 
-    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Any) -> float:
+    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         return accuracy_score(y, prediction, sample_weight=sample_weight)
 
-    def _weigh(self, y: np.ndarray, sample_weight: Any) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
         if self.class_weight is None:
             return sample_weight
         weight = compute_sample_weight(self.class_weight, y if self._is_multilabel else self.classes_[y])

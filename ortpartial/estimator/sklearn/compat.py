@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ortpartial.annotations import Data
+
 __all__ = ["CallbackSupportMixin", "validate_data", "with_callbacks"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -24,6 +26,6 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # before 1.6
 
-    def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any) -> Any:
+    def validate_data(estimator: Any, X: Data, y: Data = "no_validation", **settings: Any) -> Any:
         """X, or X and y, as arrays that were checked."""
         return estimator._validate_data(X, y, **settings)

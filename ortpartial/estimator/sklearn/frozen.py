@@ -6,6 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import Any
 
+from ortpartial.annotations import Data
 from ortpartial.runtime import Turn
 
 __all__ = ["FrozenOptimizer"]
@@ -28,6 +29,6 @@ class FrozenOptimizer:
         self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
                                                  identity=None)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Data) -> Any:
         """The outputs for X."""
         return self._predictor.predict(X)

@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
+from ortpartial.annotations import Data
 from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
 from ortpartial.runtime import DeviceName
 
@@ -183,7 +184,8 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, resume: str | os.PathLike[str] | None = None) -> Self:
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, *,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
@@ -216,7 +218,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Data, y: Data, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -236,7 +238,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Data) -> np.ndarray:
         """Predict the targets of rows.
 
         Parameters
@@ -272,7 +274,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         check_is_fitted(self)
         return export(self)
 
-    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+    def _prepare_target(self, y: Data, reset: bool) -> tuple[np.ndarray, int]:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return y, 1 if y.ndim == 1 else y.shape[1]
@@ -298,5 +300,5 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         """The tags for scikit-learn before 1.6."""
         return {"multioutput": True}
 
-    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Any) -> float:
+    def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         return r2_score(y, prediction, sample_weight=sample_weight)
