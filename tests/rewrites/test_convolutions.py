@@ -19,7 +19,7 @@ from ortpartial.model.load import load
 from ortpartial.rewrites.convolutions import write_convolutions
 from ortpartial.runtime.channel_block import channel_block
 from ortpartial.runtime.session import Session
-from ortpartial.training.spec import TrainingSpec
+from ortpartial.training import SpecSource, TrainingSpec
 
 needs_blocks = pytest.mark.skipif(channel_block() is None, reason="onnxruntime convolves no blocks of channels here")
 
@@ -129,7 +129,7 @@ def test_a_training_in_blocks_equals_torch_and_is_the_same_in_all_engines():
                         resolve_rate("SGD"))
     trained = []
     for kind in (StepEngine, EpochEngine):
-        engine = kind(spec)
+        engine = kind(SpecSource(spec))
         engine.start({"X": images, "y_target": t})
         for _ in range(3):
             engine.epoch(np.arange(32), 16)

@@ -18,7 +18,7 @@ from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.runtime.device import has_training
 from ortpartial.runtime.session import Session
-from ortpartial.training.spec import TrainingSpec
+from ortpartial.training import SpecSource, TrainingSpec
 
 
 def real(*shape, seed=0):
@@ -75,7 +75,7 @@ def test_training_equals_torch(rate):
     spec = TrainingSpec(model, tuple(weights), losses, resolve_penalty(None), resolve_rate(rate))
     actual = []
     for kind in (StepEngine, EpochEngine):
-        engine = kind(spec)
+        engine = kind(SpecSource(spec))
         engine.start({"x": x, "y_target": t})
         losses = [engine.epoch(np.arange(12), 6) for _ in range(5)]
         actual.append([engine.get(w) for w in weights])
