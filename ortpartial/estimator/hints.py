@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from ortpartial.annotations import Data
 
 __all__ = ["hint_encoding", "hint_labels", "hint_shape"]
 
@@ -51,7 +52,7 @@ def hint_shape(shape: Sequence[int], declared: Sequence[int | str | None]) -> st
     return ""
 
 
-def hint_encoding(data: Any, what: str) -> str:
+def hint_encoding(data: Data, what: str) -> str:
     """What to do about content that is no numbers.
 
     Parameters

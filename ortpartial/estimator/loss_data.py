@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import is_batches
 from ortpartial.model import check_indices, match_names
@@ -49,7 +49,7 @@ class LossDataAdapter(DataAdapter):
         assert loss is not None
         return loss
 
-    def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
+    def to_targets(self, y: Data, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
                    ) -> dict[str, np.ndarray]:
         """Arrays of the labels."""
         if not isinstance(y, Mapping) and len(self.labels) == 1:
@@ -68,7 +68,7 @@ class LossDataAdapter(DataAdapter):
         check_indices(self._label_ranges, arrays)
         return arrays
 
-    def to_weights(self, sample_weight: Any, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+    def to_weights(self, sample_weight: Data, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Array of the weights of the rows, 1 by default, where the model reads them."""
         name = self.loss.row_weights
         if name is None:
@@ -90,7 +90,7 @@ class LossDataAdapter(DataAdapter):
             raise DataError(f"sample_weight has shape {w.shape}, where {shape} was expected by the input {name!r}.")
         return {name: w.reshape(shape)}
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
         """The arrays of a step as X, y and sample_weight."""
         return ({n: arrays[n] for n in self.inputs if n in arrays}, {n: arrays[n] for n in self.labels},
                 arrays.get(self.loss.row_weights or ""))
@@ -150,10 +150,10 @@ class LossBatchReader(BatchReader):
         super().__init__(data)
         self.outputs, self.declared = list(labels.values()), self.inputs
         self.labels = labels
-        self._names: dict[Any, Any] = {**labels, row_weights or "sample_weight": "sample_weight"}
+        self._names: dict[str, str] = {**labels, row_weights or "sample_weight": "sample_weight"}
         self.target = f"The label {_quote(labels)} of the loss, y," if labels else "X"
 
-    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
         """X, y and sample_weight, where X may be a dict that holds all of them, or several inputs in their order."""
         is_whole = not self.outputs and not is_batches(X)  # Then no y is to be given.
         y = {} if y is None and is_whole and not isinstance(X, Mapping) else self._rename(y)
@@ -166,19 +166,19 @@ class LossBatchReader(BatchReader):
                             "inputs as a dict X.")
         return X, {} if y is None and is_whole else y, sample_weight
 
-    def split(self, batch: Any, *, with_target: bool = True) -> tuple[Any, Any, Any]:
+    def split(self, batch: Data, *, with_target: bool = True) -> tuple[Data, Data, Data]:
         """X, y and sample_weight of a batch."""
         X, y, w = super().split(batch, with_target=with_target and bool(self.outputs))
         return X, y if self.outputs else {}, w
 
-    def _split_dict(self, batch: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+    def _split_dict(self, batch: Mapping[str, Data]) -> tuple[Data, Data, Data]:
         """The parts of a dict."""
         return super()._split_dict(self._rename(batch))
 
-    def _rename(self, arrays: Any) -> Any:
+    def _rename(self, arrays: Data) -> Data:
         """A dict with the names of the adapter in place of those of inputs; anything else as it is."""
         return {self._names.get(n, n): a for n, a in arrays.items()} if isinstance(arrays, Mapping) else arrays
 
 
-def _quote(names: Any) -> str:
+def _quote(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Entries, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
-    BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
     GradientClipping,
@@ -25,7 +25,7 @@ from ortpartial.learning import (
     accept_former_names,
     check_keywords,
 )
-from ortpartial.model import AliasDict, Model
+from ortpartial.model import AliasDict
 from ortpartial.rewrites import (
     LossScale,
 )
@@ -38,6 +38,7 @@ from ortpartial.training_info import recognize_training, to_training_info
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .former_methods import FormerMethods
+from .forms import Loss, ModelLike
 from .params import (
     ModelSetting,
     Progress,
@@ -57,10 +58,6 @@ from .weights import freeze_more
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ortpartial.graph import Value
-
-    #: What a loss can be given as.
-    Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 __all__ = ["OrtGradientForwardBackwardOptimizer", "list_arguments"]
 
@@ -249,7 +246,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     @accept_former_names
     def __init__(
         self,
-        model: Model | ModelProto | bytes | str | os.PathLike[str],
+        model: ModelLike,
         weights_to_train: WeightSelection | None = None,
         *,
         learning_loss: Loss | Mapping[str, Loss] = "square_error",
@@ -267,7 +264,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[CallbackLike] = (),
         distributed: bool = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
@@ -326,16 +323,16 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     _rng = Progress()
 
     @property
-    def model(self) -> Any:
+    def model(self) -> ModelLike:
         """The model as it was given; training starts again with another one."""
         return self.training.arguments["model"]
 
     @model.setter
-    def model(self, model: Any) -> None:
+    def model(self, model: ModelLike) -> None:
         self.set_params(model=model)
 
     @classmethod
-    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Self:
+    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: object) -> Self:
         """Make an optimizer that goes on with the training that a model stores.
 
         Weights, optimizer states and the number of batches seen are those of the model, so that the next steps are
@@ -381,14 +378,14 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return optimizer
 
     @classmethod
-    def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> Self:
+    def _from_stored(cls, model: ModelProto, settings: Entries) -> Self:
         """An optimizer with the settings that a model stores."""
         return cls(model, **settings)
 
     # -- training
 
     @check_keywords()
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, *,
+    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start` or `resume`.
 
@@ -452,7 +449,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self
 
     @check_keywords("max_iter")
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
@@ -479,7 +476,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- what a subclass overrides
 
-    def train_step(self, batch: Any) -> float:
+    def train_step(self, batch: Data) -> float:
         """Take a step on a batch, which `fit` and `partial_fit` do with each one if a subclass overrides the method.
 
         Without it, `fit` takes many steps in one run, which is faster for small steps. It runs in the thread that
@@ -519,7 +516,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         return self.training.step(batch)
 
-    def validation_step(self, batch: Any) -> float | Mapping[str, float]:
+    def validation_step(self, batch: Data) -> float | Mapping[str, float]:
         """Compute the loss of a batch: what `fit` validates each one with if a subclass overrides the method.
 
         Parameters
@@ -609,7 +606,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- prediction
 
-    def predict(self, X: Any) -> np.ndarray | dict[str, np.ndarray]:
+    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
         """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
@@ -630,7 +627,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
@@ -653,7 +650,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self.training.follow_pieces()
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float | dict[str, float]:
+    def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> float | dict[str, float]:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels
@@ -684,7 +681,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- state
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Record]:
         """A record of every epoch, by column; `pandas.DataFrame(history_)` is a table of them.
 
         "epoch" is its number from 1 on, "iteration" the number of batches seen until its end, both over all calls;
@@ -696,7 +693,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return [dict(record) for record in self._loop.records]
 
     @history_.setter
-    def history_(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def history_(self, records: Sequence[Entries]) -> None:
         self._loop.records = [dict(record) for record in records]
 
     def training_view(self) -> TrainingView:
@@ -743,7 +740,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self._state.get(kind)
 
     @check_keywords()
-    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
+    def set_state(self, state: Sequence[ArrayLike], kind: str = "weight") -> None:
         """Overwrite weights, states or buffers; `partial_fit`, or `fit` with `warm_start`, continues from them.
 
         Parameters
@@ -1045,7 +1042,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- forward and backward apart
 
-    def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
+    def forward(self, inputs: Data, training: bool = False) -> tuple[list[np.ndarray], Any]:
         """Compute the outputs with the trained weights, and the state that `backward` needs.
 
         Parameters
@@ -1086,10 +1083,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- pickling
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         return {**{n: v for n, v in vars(self).items() if n != "training"}, **self.training.pack()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         state = dict(state)
         names = [n for kind in type(self).__mro__ for n, v in vars(kind).items() if isinstance(v, ModelSetting)]
         training = self._training_kind.unpack(state, names)
@@ -1097,7 +1094,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- settings
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> Settings:
         """Return the settings by name.
 
         Parameters
@@ -1111,7 +1108,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         return collect_params(self, self.training.arguments, deep)
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Change settings by name and keep what was trained; assigning an attribute does the same.
 
         In a callback, `learning_rate`, `learning_penalty`, `gradient_clipping`, `averaging`, `weights_to_train`,
@@ -1149,10 +1146,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self._change(replace_nested(self, nested))
         return self
 
-    def _change(self, params: Mapping[str, Any]) -> None:
+    def _change(self, params: Entries) -> None:
         """Change settings; what a subclass keeps beside the training becomes that of an optimizer with the new ones."""
 
-        def rebuild(params: Mapping[str, Any]) -> OrtGradientForwardBackwardOptimizer:
+        def rebuild(params: Entries) -> OrtGradientForwardBackwardOptimizer:
             return type(self)(**{**self.get_params(deep=False), **params})
 
         if (new := self.training.change(params, rebuild)) is not None:
@@ -1174,7 +1171,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return True
 
 
-def list_arguments(local: Mapping[str, Any]) -> dict[str, Any]:
+def list_arguments(local: Entries) -> Settings:
     """The arguments of a constructor, from its local variables.
 
     Parameters

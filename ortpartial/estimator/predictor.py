@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.runtime import Session, choose_threads
 from ortpartial.training import (
@@ -54,12 +55,12 @@ class Predictor:
         self.sessions: dict[tuple[str, int | None, tuple[str, ...]], Session] = {}
         self._threads: dict[int, int | None] = {}  # by the number of rows
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Data) -> Any:
         """The trained output, or a dict of outputs by name where there are several."""
         batches = self.reader.read(X, with_target=False)
         return _unwrap(_concatenate([self.forward(self.data.to_inputs(X)[0]) for X, _, _ in batches]))
 
-    def losses(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
         """The loss of every row: the sum over the trained outputs, or what the model computes for it alone."""
         batches = self.reader.read(X, y, sample_weight)
         if isinstance(self.data, LossDataAdapter):
@@ -67,7 +68,7 @@ class Predictor:
             return np.concatenate([self._run("losses", arrays, 1)[self.spec.names.loss] for arrays in each])
         return _concatenate([self._losses(*self._to_arrays(*batch)) for batch in batches])[self.spec.names.loss]
 
-    def sum_losses(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
+    def sum_losses(self, X: Data, y: Data, sample_weight: Data = None) -> np.ndarray:
         """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
         inputs, targets = self._to_arrays(X, y, sample_weight)
         if self.spec.own_loss is not None:
@@ -88,13 +89,13 @@ class Predictor:
         weighted = find_weighting(self.spec, targets) == "elements"
         return self._run("weighted losses" if weighted else "losses", {**inputs, **targets})
 
-    def _to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Arrays of the inputs, and of the targets and the weights."""
         inputs, rows = self.data.to_inputs(X)
         targets = self.data.to_targets(y, inputs, rows, self.forward)
         return inputs, {**targets, **self.data.to_weights(sample_weight, targets, rows)}
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> Any:
         """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
         batches = []
         for batch in self.reader.read(X, y, sample_weight):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+
+from ortpartial.annotations import Data
 
 __all__ = ["SparseRows"]
 
@@ -38,16 +39,16 @@ class SparseRows:
 
     ndim = 2
 
-    def __init__(self, matrix: Any):
+    def __init__(self, matrix: Data):
         self.matrix, self.shape, self.dtype = matrix, tuple(matrix.shape), matrix.dtype
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: Data) -> np.ndarray:
         return self.matrix[rows].toarray()
 
-    def take(self, rows: Any, axis: int, out: np.ndarray, mode: str) -> None:
+    def take(self, rows: Data, axis: int, out: np.ndarray, mode: str) -> None:
         """Write some rows to a dense array, as ``numpy.ndarray.take`` does.
 
         Parameters

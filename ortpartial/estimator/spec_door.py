@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.execution import FitSettings, StepRunner
 from ortpartial.learning import draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
@@ -37,18 +37,18 @@ class SpecDoor:
         """What errors call y."""
         return self.predictor.reader.target
 
-    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
         """X, y and sample_weight, where X may hold all of them."""
         return self.predictor.reader.unpack(X, y, sample_weight)
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
         data = self.predictor.data
         size = (data.fixed_batch or 0) if batch_size is None else batch_size
         return data.to_arrays(X, y, sample_weight, size, self.predictor.forward)
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
         """The batch that some rows of such arrays are."""
         return self.predictor.data.to_batch(arrays)
 
@@ -56,7 +56,7 @@ class SpecDoor:
         """The number of rows of a step, where a batch has so many."""
         return self.predictor.data.fixed_batch or rows
 
-    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[tuple[Any, Any, Any]]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[tuple[Data, Data, Data]]:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
         return self.predictor.reader.read_batches(batches, with_target=with_target)
 
@@ -81,12 +81,12 @@ class SpecDoor:
         """What the order of an epoch is drawn from: the generator of the loop."""
         return rng
 
-    def validate(self, batches: Iterable[Any]) -> float:
+    def validate(self, batches: Iterable[Data]) -> float:
         """The mean loss of validation data, over what counts in all their batches."""
         sums = sum(self.predictor.sum_losses(*batch) for batch in self.read_batches(batches))
         return sum(total / count for total, count in np.asarray(sums).tolist() if count)
 
-    def compute_loss(self, batch: Any) -> float:
+    def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch with the weights that predictions use, without an update."""
         sums = self.predictor.sum_losses(*batch)
         return sum(total / count for total, count in sums.tolist() if count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
+from ortpartial.annotations import Data, Settings
 from ortpartial.execution import FitTasks
 
 from .changes import WEIGHTS
@@ -22,7 +23,7 @@ class Optimizer(Protocol):
 
     training: Training
 
-    def set_params(self, **params: Any) -> Any: ...
+    def set_params(self, **params: Any) -> object: ...
 
 
 class _SharedSettings:
@@ -31,13 +32,13 @@ class _SharedSettings:
     def __init__(self, optimizer: Optimizer):
         self.optimizer = optimizer
 
-    def read(self) -> tuple[dict[str, Any], float]:
+    def read(self) -> tuple[Settings, float]:
         """Those of this process."""
         training = self.optimizer.training
         weights = {**{n: training.arguments[n] for n in WEIGHTS}, "weights_to_train": training.name_weights()}
         return {**{n: getattr(self.optimizer, n) for n in _SHARED}, **weights}, training.state.rate_scale
 
-    def follow(self, values: tuple[dict[str, Any], float]) -> None:
+    def follow(self, values: tuple[Settings, float]) -> None:
         """Take over those of the first process."""
         settings, scale = values
         present, present_scale = self.read()
@@ -46,7 +47,7 @@ class _SharedSettings:
         self.optimizer.set_params(**{n: v for n, v in settings.items() if present[n] != v})
 
 
-def make_tasks(optimizer: Optimizer, X: Any, y: Any, sample_weight: Any = None, **others: Any) -> FitTasks:
+def make_tasks(optimizer: Optimizer, X: Data, y: Data, sample_weight: Data = None, **others: Any) -> FitTasks:
     """Make the tasks of a fit.
 
     Parameters

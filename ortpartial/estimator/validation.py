@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from math import prod
 from numbers import Number
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data, Entries
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
@@ -66,7 +67,7 @@ class DataAdapter:
         self._ranges = index_ranges(self.inputs, outputs)
         self._indices = find_indices(self.inputs, outputs)
         self._nullable = find_nullable(outputs, self.inputs)
-        self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
+        self._shapes: dict[Hashable, Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for n, v in self.inputs.items() if v.shape and n not in self._computed.shapes]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
 
@@ -81,7 +82,7 @@ class DataAdapter:
         computed = self._computed.shapes if self._computed.caches else ()
         return [n for n in self.inputs if n not in computed]
 
-    def to_inputs(self, X: Any) -> tuple[dict[str, np.ndarray], int]:
+    def to_inputs(self, X: Data) -> tuple[dict[str, np.ndarray], int]:
         """Arrays of the inputs that are read, and their number of rows."""
         if isinstance(X, Mapping):
             X = {n: a for n, a in X.items() if n in self.inputs or n not in self.spec.model.inputs}
@@ -97,12 +98,12 @@ class DataAdapter:
                                 f"export it with a dynamic one, or give a multiple of {size} rows.")
         return arrays, rows
 
-    def _choose_inputs(self, X: Any) -> Mapping[str, Value]:
+    def _choose_inputs(self, X: Data) -> Mapping[str, Value]:
         """The inputs that X is to hold: not those that can be computed, unless it names them."""
         named = self._computed.choose(X) if isinstance(X, Mapping) else ()
         return {n: v for n, v in self.inputs.items() if n in named or n not in self._computed.shapes}
 
-    def to_targets(self, y: Any, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
+    def to_targets(self, y: Data, inputs: Mapping[str, np.ndarray], rows: int, forward: Forward
                    ) -> dict[str, np.ndarray]:
         """Arrays of the targets; `forward` is run where the model does not declare the sizes of an output."""
         by_output = self._name_targets(y)
@@ -119,7 +120,7 @@ class DataAdapter:
             targets[self.spec.names.target(output)] = t
         return targets
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int, forward: Forward
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int, forward: Forward
                   ) -> tuple[dict[str, np.ndarray], int]:
         """All arrays that a training step reads, and their number of rows."""
         inputs, rows = self.to_inputs(X)
@@ -129,7 +130,7 @@ class DataAdapter:
         targets = self.to_targets(y, inputs, rows, forward)
         return {**inputs, **targets, **self.to_weights(sample_weight, targets, rows)}, rows
 
-    def to_weights(self, sample_weight: Any, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+    def to_weights(self, sample_weight: Data, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Arrays of the weights: of the rows, or of the elements of every target, where some of one target differ.
 
         A label that does not count has a weight of 0, so that no graph has to look for it.
@@ -157,7 +158,7 @@ class DataAdapter:
         return {self.spec.weight_names[o]: _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
                 for o, t in by_output.items()}
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
         """The arrays of a step as X, y and sample_weight."""
         names = self.spec.names
         X = {n: a for n, a in arrays.items() if n in self.spec.model.inputs}
@@ -175,7 +176,7 @@ class DataAdapter:
             raise DataError("All sample weights are zero." if shared in arrays else
                             "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
-    def _name_targets(self, y: Any) -> Mapping[str, Any]:
+    def _name_targets(self, y: Data) -> Entries:
         """The targets by the names of their outputs."""
         losses = self.spec.losses
         if not isinstance(y, Mapping) and len(losses) == 1:
@@ -226,7 +227,7 @@ class DataAdapter:
         return v.shape if v.is_static else None  # type: ignore[return-value]
 
 
-def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nullable: bool = False) -> np.ndarray:
+def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, nullable: bool = False) -> np.ndarray:
     """An array of this dtype, contiguous, without infinity, and without NaN where it is not nullable.
 
     `counts` refuses real numbers, as for indices.
@@ -252,7 +253,7 @@ def _to_array(data: Any, dtype: np.dtype, what: str, counts: bool = False, nulla
     return cast
 
 
-def _read_array(data: Any, what: str) -> np.ndarray:
+def _read_array(data: Data, what: str) -> np.ndarray:
     """Data as numpy reads them: also a tensor of torch, which may have a gradient or a device."""
     if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
         raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
@@ -302,7 +303,7 @@ def _check_text(array: np.ndarray, what: str) -> np.ndarray:
     return text
 
 
-def list_columns(data: Any) -> dict[Any, Any] | None:
+def list_columns(data: Data) -> dict[Any, Data] | None:
     """List the columns of a table by name; None for anything but a table.
 
     Parameters
@@ -331,13 +332,13 @@ def list_columns(data: Any) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, *settings: bool) -> np.ndarray:
+def _stack_columns(table: Mapping[Hashable, Data], dtype: np.dtype, what: str, *settings: bool) -> np.ndarray:
     """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
     return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", *settings) for n, c in table.items()], axis=1)
 
 
-def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
+def _align_rank(column: Data, declared: Sequence[int | str | None] | None) -> np.ndarray:
     """A column of a table, as a matrix of one column if the input is declared so."""
     array = np.asarray(column)
     return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
@@ -353,7 +354,7 @@ def _is_finite(array: np.ndarray, nullable: bool) -> bool:
     return not any(np.isinf(c).any() if nullable else not np.isfinite(c).all() for c in chunks)
 
 
-def check_inputs(inputs: Mapping[str, Value], X: Any, indices: Collection[str] = (), nullable: Collection[str] = ()
+def check_inputs(inputs: Mapping[str, Value], X: Data, indices: Collection[str] = (), nullable: Collection[str] = ()
                  ) -> tuple[dict[str, np.ndarray], int]:
     """Convert X to arrays of the inputs of a graph, by name.
 
@@ -431,7 +432,7 @@ def _weigh_elements(w: np.ndarray | None, t: np.ndarray, ignored: np.ndarray | N
     return elements
 
 
-def check_target(y: Any, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
+def check_target(y: Data, dtype: np.dtype, shape: Sequence[int | str | None] | None, rows: int, what: str = "y",
                  classes: int | None = None, ignore_index: int | None = None,
                  explain: Callable[[tuple[int, ...]], str] = lambda _: "") -> np.ndarray:
     """Convert y to the target of an output, in the shape that its loss expects.
@@ -494,7 +495,7 @@ def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, wha
                         f"expected{ignored}{hint_labels(labels.min(), labels.max(), classes)}.")
 
 
-def check_sample_weight(w: Any, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
+def check_sample_weight(w: Data, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
     """Convert sample_weight to an array of one weight per row, or per element of the target, not negative.
 
     Parameters

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import SettingError
 
 __all__ = ["count_batches", "is_batches"]
 
 
-def is_batches(X: Any) -> bool:
+def is_batches(X: Data) -> bool:
     """Whether data are an iterable of batches, and not an array, a table or a dict of them.
 
     A list or tuple is one if its first element is a dict, or a tuple or list that holds an array or a dict.
@@ -42,7 +42,7 @@ def is_batches(X: Any) -> bool:
     return True
 
 
-def _is_array(X: Any) -> bool:
+def _is_array(X: Data) -> bool:
     """Whether numpy reads an object as an array: also tensors of torch, and tables."""
     if any(hasattr(X, name) for name in ("__array__", "__array_interface__")):
         return True
@@ -53,7 +53,7 @@ def _is_array(X: Any) -> bool:
     return True
 
 
-def count_batches(X: Any, y: Any, batch_size: int, X_val: Any = None) -> int:
+def count_batches(X: Data, y: Data, batch_size: int, X_val: Data = None) -> int:
     """The number of batches of an epoch; the data are checked later.
 
     Parameters

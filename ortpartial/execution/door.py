@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from ortpartial.annotations import Data
+
+if TYPE_CHECKING:
+    from .fit_settings import FitSettings
 
 __all__ = ["Door"]
 
@@ -25,20 +30,20 @@ class Door(Protocol):
     def target(self) -> str:
         """What errors call y."""
 
-    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
         """X, y and sample_weight, where X may hold all of them."""
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Any, Any, Any]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
         """The batch that some rows of such arrays are."""
 
     def choose_size(self, rows: int) -> int:
         """The number of rows of a step, where a batch has so many."""
 
-    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[tuple[Any, Any, Any]]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[tuple[Data, Data, Data]]:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -47,13 +52,13 @@ class Door(Protocol):
     def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
         """By how much a batch counts in the mean of an epoch."""
 
-    def reset(self, rng: np.random.Generator, settings: Any) -> None:
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
         """Return to the first weights."""
 
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
         """What the order of an epoch is drawn from, that begins after so many batches: the loop's own, or another."""
 
-    def validate(self, batches: Iterable[Any]) -> float | Mapping[str, float]:
+    def validate(self, batches: Iterable[Data]) -> float | Mapping[str, float]:
         """The mean loss of validation data, or several numbers by name, "loss" among them."""
 
     def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -62,7 +67,7 @@ class Door(Protocol):
     def watch(self, loss: float) -> None:
         """Let a schedule see the loss that validation data have after an epoch, or else that of the training."""
 
-    def describe_rate(self) -> Any:
+    def describe_rate(self) -> object:
         """The step size of the last batch, for the record of an epoch; or what it follows from."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 
 from .batches import is_batches
@@ -39,8 +40,8 @@ class FitData:
 
     arrays: Mapping[str, np.ndarray]
     rows: np.ndarray
-    batches: Iterable[Any] | None = None
-    validation: Iterable[Any] | None = None
+    batches: Iterable[Data] | None = None
+    validation: Iterable[Data] | None = None
 
     def count_steps(self, batch_size: int) -> int | None:
         """The number of steps of an epoch, if it is known."""
@@ -67,8 +68,8 @@ class DataReader:
     settings: FitSettings
     is_distributed: bool = False
 
-    def read(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, place: Place, rng: np.random.Generator
-             ) -> FitData:
+    def read(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, place: Place,
+             rng: np.random.Generator) -> FitData:
         """Check and convert the data of a fit.
 
         Parameters
@@ -100,11 +101,11 @@ class DataReader:
         rows, validation = self._hold_out(arrays, count, X_val, y_val, place, rng)
         return FitData(arrays, rows, batches, validation)
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""
         return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
 
-    def check_batches(self, X: Any, epochs: int | None = None) -> Iterable[Any]:
+    def check_batches(self, X: Data, epochs: int | None = None) -> Iterable[Data]:
         """Check that X can be iterated over in so many epochs, by default as the settings say.
 
         Raises
@@ -124,8 +125,8 @@ class DataReader:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Any, y_val: Any, place: Place,
-                  rng: np.random.Generator) -> tuple[np.ndarray, Iterable[Any] | None]:
+    def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: Place,
+                  rng: np.random.Generator) -> tuple[np.ndarray, Iterable[Data] | None]:
         """The rows to train on, and the batches to validate on, if any."""
         rows = np.arange(count)
         if X_val is None:
@@ -149,7 +150,7 @@ class DataReader:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
         return rows, X_val
 
-    def _draw_rows(self, share: Any, y_val: Any, count: int, place: Place, rng: np.random.Generator) -> np.ndarray:
+    def _draw_rows(self, share: Any, y_val: Data, count: int, place: Place, rng: np.random.Generator) -> np.ndarray:
         """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
         seed = self.settings.random_state
         if not 0 < share < 1 or y_val is not None:

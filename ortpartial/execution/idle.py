@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from ortpartial.annotations import Data, Same
 from ortpartial.runtime import Buffer, Turn
 
 from .mean import WeightedMean
@@ -40,14 +40,14 @@ class IdleRunner:
         """The number of batches seen."""
         return self._count()
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Same) -> Same:
         """The value of this process."""
         return value
 
     def synchronize(self) -> None:
         """Nothing to take over."""
 
-    def start(self, data: Any) -> None:
+    def start(self, data: Data) -> None:
         """Nothing is read."""
 
     def is_finite(self) -> bool:

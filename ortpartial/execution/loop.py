@@ -9,10 +9,11 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
@@ -85,10 +86,10 @@ class Loop:
         self.train_losses: list[float] = []
         self.validation_losses: list[float] = []
         self.n_iter = 0
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self.door.reset(self.rng, self.settings)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any, tasks: FitTasks | None = None,
+    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks | None = None,
             former: Place | None = None, overrides: Overrides | None = None) -> None:
         """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop.
 
@@ -157,7 +158,7 @@ class Loop:
             by = by or tasks.stopped_by
         return by
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any, overrides: Overrides | None = None) -> None:
+    def partial_fit(self, X: Data, y: Data, sample_weight: Data, overrides: Overrides | None = None) -> None:
         """Train for one epoch, from the current state."""
         self.began = perf_counter()
         if y is None:
@@ -175,7 +176,7 @@ class Loop:
             self._record()
             self.door.watch(self.train_losses[-1])
 
-    def step(self, batch: Any) -> float:
+    def step(self, batch: Data) -> float:
         """Take a step on a batch, in the turn of the engine.
 
         Parameters
@@ -195,7 +196,7 @@ class Loop:
         """
         return self._step(batch)[0]
 
-    def _step(self, batch: Any) -> tuple[float, float]:
+    def _step(self, batch: Data) -> tuple[float, float]:
         """Take a step on a batch; return its loss, and by how much it counts in the mean of an epoch."""
         engine = self.engine  # A callback may have changed the rate.
         X, y, sample_weight = (*batch, None)[:3]
@@ -211,7 +212,7 @@ class Loop:
                 raise _Divergence(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
-    def _validate(self, batches: Iterable[Any] | None) -> None:
+    def _validate(self, batches: Iterable[Data] | None) -> None:
         """Record the epoch, with the mean loss of validation data where it is due, and let a schedule see it."""
         epoch, settings = self.place.epoch, self.settings
         if batches is None or (epoch != settings.max_iter and epoch % settings.validation_period):
@@ -247,7 +248,7 @@ class Loop:
     def _reader(self) -> DataReader:
         return DataReader(self.door, self.settings, self.engine.is_distributed)
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any) -> tuple[dict[str, np.ndarray], int]:
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""
         return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
 
@@ -315,7 +316,7 @@ class Loop:
                 self.door.check_step({n: a[rows] for n, a in data.items()})
             self._checked = self.engine
 
-    def _replay(self, snapshot: Any, order: np.ndarray, size: int, loss: float) -> str:
+    def _replay(self, snapshot: State | None, order: np.ndarray, size: int, loss: float) -> str:
         """Repeat diverged steps up to the last finite one; return the message."""
         engine = self.engine
         if snapshot is None:  # With one set of weights, the step was not taken.
@@ -330,7 +331,7 @@ class Loop:
         engine.restore(last)
         return self._describe(loss, iteration)
 
-    def _list_batches(self, data: FitData, place: Place, is_told: bool) -> Iterator[Any]:
+    def _list_batches(self, data: FitData, place: Place, is_told: bool) -> Iterator[Data]:
         """The batches of the epoch that begins, or those of one that goes on which are left."""
         if data.batches is not None:
             if (set_epoch := getattr(data.batches, "set_epoch", None)) is not None:
@@ -395,7 +396,7 @@ class Loop:
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
 
 
-def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterable[Any]) -> dict[str, float]:
+def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
     """The means over all rows of the numbers that a function computes of batches."""
     sums: defaultdict[str, float] = defaultdict(float)
     total = 0
@@ -407,7 +408,7 @@ def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterab
     return {name: number / total for name, number in sums.items()}
 
 
-def _count_rows(batch: Any) -> int:
+def _count_rows(batch: Data) -> int:
     """The number of rows of a batch."""
     X = next(iter(batch[0].values())) if isinstance(batch[0], Mapping) else batch[0]
     return len(X)

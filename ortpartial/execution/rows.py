@@ -50,4 +50,4 @@ class DeviceRows:
     def read_from(self, data: Mapping[str, np.ndarray]) -> None:
         """Take the rows from these arrays from now on."""
         near = self._device.shares_memory
-        self.arrays: dict[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}
+        self.arrays: Mapping[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}

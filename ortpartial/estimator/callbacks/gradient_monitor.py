@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Context, Estimator
 from ortpartial.exceptions import ConvergenceWarning, SettingError
 
 from .base import EpochCallback, FitRun
@@ -65,7 +65,7 @@ class GradientMonitor(EpochCallback):
         self.norms_ = []
         run.values.update(rng=np.random.default_rng(0), warned=False)
 
-    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:  # type: ignore[override]
+    def on_fit_task_end(self, estimator: Estimator, context: Context) -> bool:  # type: ignore[override]
         """Compute the norms.
 
         Parameters

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ortpartial.annotations import Context, Data, Estimator
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.learning import replace_settings
 
@@ -89,7 +90,7 @@ class LearningRateSweep:
 
 
 def find_learning_rate(
-    optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any = None, sample_weight: Any = None, *,
+    optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data = None, sample_weight: Data = None, *,
     min_rate: float = 1e-7, max_rate: float = 10.0, steps: int = 100, smoothing: float = 0.98, divergence: float = 4.0,
 ) -> LearningRateSweep:
     """Train a copy of an optimizer for some steps, with a step size that grows exponentially.
@@ -141,7 +142,7 @@ def find_learning_rate(
                   smoothing, divergence)
 
 
-def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Any]], min_rate: float,
+def _sweep(optimizer: Estimator, repeat: Callable[[Estimator], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
@@ -151,7 +152,7 @@ def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Any]], min_rate: flo
         raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
     if not 0 <= smoothing < 1:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
-    trial: Any = copy.copy(optimizer)
+    trial: Estimator = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
@@ -168,8 +169,8 @@ def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Any]], min_rate: flo
     return LearningRateSweep(rates[: len(losses)], np.array(smoothed), np.array(losses))
 
 
-def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: Any, sample_weight: Any
-                    ) -> Iterator[Sequence[Any]]:
+def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data, sample_weight: Data
+                    ) -> Iterator[Sequence[Data]]:
     """The batches of the data, again and again."""
     X, y, sample_weight = optimizer.training.predictor.reader.unpack(X, y, sample_weight)
     if y is not None:
@@ -179,7 +180,7 @@ def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Any, y: A
 
 
 def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[str, np.ndarray]
-                 ) -> Iterator[Sequence[Any]]:
+                 ) -> Iterator[Sequence[Data]]:
     """The rows of arrays as a step reads them, batch by batch, again and again in another order."""
     rows, size, rng = len(next(iter(data.values()))), optimizer.batch_size, np.random.default_rng(0)
     while True:
@@ -236,7 +237,7 @@ class LearningRateFinder(EpochCallback):
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "
                                "find_learning_rate in each process before fit.")
 
-    def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None, y: Any = None) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: Context, *, X: Data = None, y: Data = None) -> None:
         """Find the step size, before the first epoch.
 
         Parameters
