@@ -16,7 +16,7 @@ PYTEST := -m pytest -n 2 --dist worksteal
 HALF := --half
 PROOF := -m 'slow or proof' -p tools.proof_report --proof=bench/results
 # The tests of gradients and engines once more, with rewrites that apply at any size.
-UNLIMITED := --limits=zero tests/autodiff tests/contracts tests/rewrites tests/training
+UNLIMITED := --limits=zero tests/autodiff tests/contracts tests/execution tests/rewrites tests/training
 ONE_THREAD := OMP_NUM_THREADS=1
 GALLERY := 1
 

@@ -35,11 +35,11 @@ def missing(marker: str) -> str | None:
 
 
 # Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
-ROOMS_ON_BOTH = ("tests/robustness/", "tests/runtime/", "tests/training/")
+ROOMS_ON_BOTH = ("tests/execution/", "tests/robustness/", "tests/runtime/", "tests/training/")
 # Marks of tests that run wherever they can.
 PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
 # Rooms whose tests also run with all limits of size at zero.
-WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/rewrites/", "tests/training/")
+WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/execution/", "tests/rewrites/", "tests/training/")
 HALVED = pytest.StashKey[bool]()
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import is_batches, prefetch
+from ortpartial.execution import Batch, is_batches, prefetch
 
 from .validation import DataAdapter
 
@@ -38,7 +38,7 @@ class BatchReader:
         self.inputs, self.outputs = data.ordered, list(data.spec.losses)
         self.declared = list(data.spec.model.inputs)
 
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
         """X, y and sample_weight, where X may be a dict that holds all of them, or several inputs in their order.
 
         Raises
@@ -54,7 +54,7 @@ class BatchReader:
         return self._name(X, self.inputs), y if y is None else self._name(y, self.outputs), sample_weight
 
     def read(self, X: Data, y: Data = None, sample_weight: Data = None, *, with_target: bool = True
-             ) -> Iterator[tuple[Data, Data, Data]]:
+             ) -> Iterator[Batch]:
         """X, y and sample_weight of every batch, fetched in advance, or of all the data.
 
         Raises
@@ -71,7 +71,7 @@ class BatchReader:
         else:
             yield from self.read_batches(X, with_target=with_target)
 
-    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[tuple[Data, Data, Data]]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """X, y and sample_weight of every batch, fetched in advance.
 
         Raises
@@ -87,7 +87,7 @@ class BatchReader:
         if is_empty:
             raise DataError("There are no batches in X.")
 
-    def split(self, batch: Data, *, with_target: bool = True) -> tuple[Data, Data, Data]:
+    def split(self, batch: Data, *, with_target: bool = True) -> Batch:
         """X, y and sample_weight of a batch; y may be missing without `with_target`, and the last one always.
 
         Raises
@@ -111,7 +111,7 @@ class BatchReader:
                             f"PaddedBatches(X) where it is rows of token ids.")
         return X, y, w
 
-    def _split_dict(self, batch: Mapping[str, Data]) -> tuple[Data, Data, Data]:
+    def _split_dict(self, batch: Mapping[Any, Any]) -> Batch:
         """The parts of a dict; without an input by its name, X is the entry "X"."""
         X: Data = {n: batch[n] for n in self.declared if n in batch}
         if not X and "X" in batch:
@@ -125,7 +125,7 @@ class BatchReader:
         X = X or {n: a for n, a in rest.items() if a is not y}  # An error names what is there instead.
         return X, y if y is None else self._name(y, self.outputs), w
 
-    def _split_sequence(self, batch: Sequence[Data]) -> tuple[Data, Data, Data]:
+    def _split_sequence(self, batch: Sequence[Any]) -> Batch:
         """The parts of a tuple or list; X is None where there are too few or too many."""
         n, m = len(self.inputs), len(self.outputs)
         first = batch[0] if batch else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import is_batches
+from ortpartial.execution import Batch, is_batches
 from ortpartial.model import check_indices, match_names
 from ortpartial.training import LossOutput, TrainingSpec
 from ortpartial.training_info import read_labels
@@ -90,7 +90,7 @@ class LossDataAdapter(DataAdapter):
             raise DataError(f"sample_weight has shape {w.shape}, where {shape} was expected by the input {name!r}.")
         return {name: w.reshape(shape)}
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The arrays of a step as X, y and sample_weight."""
         return ({n: arrays[n] for n in self.inputs if n in arrays}, {n: arrays[n] for n in self.labels},
                 arrays.get(self.loss.row_weights or ""))
@@ -153,7 +153,7 @@ class LossBatchReader(BatchReader):
         self._names: dict[str, str] = {**labels, row_weights or "sample_weight": "sample_weight"}
         self.target = f"The label {_quote(labels)} of the loss, y," if labels else "X"
 
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
         """X, y and sample_weight, where X may be a dict that holds all of them, or several inputs in their order."""
         is_whole = not self.outputs and not is_batches(X)  # Then no y is to be given.
         y = {} if y is None and is_whole and not isinstance(X, Mapping) else self._rename(y)
@@ -166,12 +166,12 @@ class LossBatchReader(BatchReader):
                             "inputs as a dict X.")
         return X, {} if y is None and is_whole else y, sample_weight
 
-    def split(self, batch: Data, *, with_target: bool = True) -> tuple[Data, Data, Data]:
+    def split(self, batch: Data, *, with_target: bool = True) -> Batch:
         """X, y and sample_weight of a batch."""
         X, y, w = super().split(batch, with_target=with_target and bool(self.outputs))
         return X, y if self.outputs else {}, w
 
-    def _split_dict(self, batch: Mapping[str, Data]) -> tuple[Data, Data, Data]:
+    def _split_dict(self, batch: Mapping[Any, Any]) -> Batch:
         """The parts of a dict."""
         return super()._split_dict(self._rename(batch))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.execution import FitSettings, StepRunner
+from ortpartial.execution import Batch, FitSettings, StepRunner
 from ortpartial.learning import draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
@@ -37,7 +37,7 @@ class SpecDoor:
         """What errors call y."""
         return self.predictor.reader.target
 
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
         """X, y and sample_weight, where X may hold all of them."""
         return self.predictor.reader.unpack(X, y, sample_weight)
 
@@ -48,7 +48,7 @@ class SpecDoor:
         size = (data.fixed_batch or 0) if batch_size is None else batch_size
         return data.to_arrays(X, y, sample_weight, size, self.predictor.forward)
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch that some rows of such arrays are."""
         return self.predictor.data.to_batch(arrays)
 
@@ -56,7 +56,7 @@ class SpecDoor:
         """The number of rows of a step, where a batch has so many."""
         return self.predictor.data.fixed_batch or rows
 
-    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[tuple[Data, Data, Data]]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
         return self.predictor.reader.read_batches(batches, with_target=with_target)
 

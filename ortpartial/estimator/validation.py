@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data, Entries
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError, ModelError
+from ortpartial.execution import Batch
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
@@ -143,6 +144,8 @@ class DataAdapter:
         ignored = {o: mask for o, t in by_output.items()
                    if (mask := losses[o].find_ignored(t)) is not None and mask.any()}
         weights: dict[str, np.ndarray] = {}
+        if sample_weight is None and not ignored:
+            return {}
         if isinstance(sample_weight, Mapping):
             match_names(losses, sample_weight, "sample_weight")
             weights = {o: check_sample_weight(w, dtype, rows, by_output[o].shape)
@@ -153,12 +156,10 @@ class DataAdapter:
             if w.ndim == 1 and not ignored:
                 return {names.sample_weight: w}
             weights = dict.fromkeys(losses, w)
-        elif not ignored:
-            return {}
         return {self.spec.weight_names[o]: _weigh_elements(weights.get(o), t, ignored.get(o), dtype)
                 for o, t in by_output.items()}
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The arrays of a step as X, y and sample_weight."""
         names = self.spec.names
         X = {n: a for n, a in arrays.items() if n in self.spec.model.inputs}
@@ -176,7 +177,7 @@ class DataAdapter:
             raise DataError("All sample weights are zero." if shared in arrays else
                             "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
-    def _name_targets(self, y: Data) -> Entries:
+    def _name_targets(self, y: Data) -> Mapping[str, Any]:
         """The targets by the names of their outputs."""
         losses = self.spec.losses
         if not isinstance(y, Mapping) and len(losses) == 1:
@@ -236,9 +237,12 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
         return data.astype(dtype)  # type: ignore[return-value]
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
-    if table := list_columns(data):
+    if type(data) is np.ndarray:  # The usual case: a small training takes microseconds.
+        array = data
+    elif table := list_columns(data):
         return _stack_columns(table, dtype, what, counts, nullable)
-    array = _read_array(data, what)
+    else:
+        array = _read_array(data, what)
     if dtype.kind == "O" and array.dtype.kind in "OU":
         return _check_text(array, what)
     if array.dtype == object:
@@ -303,7 +307,7 @@ def _check_text(array: np.ndarray, what: str) -> np.ndarray:
     return text
 
 
-def list_columns(data: Data) -> dict[Any, Data] | None:
+def list_columns(data: Data) -> dict[Any, Any] | None:
     """List the columns of a table by name; None for anything but a table.
 
     Parameters
@@ -350,6 +354,8 @@ def _is_finite(array: np.ndarray, nullable: bool) -> bool:
     A memory map may be larger than the memory.
     """
     flat = array.reshape(-1) if array.flags.c_contiguous else np.atleast_1d(array)
+    if len(flat) <= _CHUNK and not nullable:
+        return bool(np.logical_and.reduce(np.isfinite(flat), axis=None))
     chunks = (flat[i : i + _CHUNK] for i in range(0, len(flat), _CHUNK))
     return not any(np.isinf(c).any() if nullable else not np.isfinite(c).all() for c in chunks)
 

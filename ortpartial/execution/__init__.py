@@ -1,7 +1,7 @@
 """Execution: the step of a training as an expression, the engines that run it, and the loop, at every door."""
 
 from .batches import count_batches, is_batches
-from .door import Door
+from .door import Batch, Door
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
 from .fit_settings import FitSettings, check_count, check_flag
@@ -29,10 +29,11 @@ from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
 from .view import Trainer, TrainingView, view_training
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart", "GraphSource",
-           "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey", "Progress", "RunLocal",
-           "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner", "StepSource", "TaskContext",
-           "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_count", "check_flag", "count_batches",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training", "write_step"]
+__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
+           "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
+           "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
+           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_count",
+           "check_flag", "count_batches", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
+           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
+           "register_engine", "select_for_device", "select_for_fit", "select_for_length", "set_states",
+           "shared_sessions", "view_training", "write_step"]

@@ -86,5 +86,6 @@ def count_batches(X: Data, y: Data, batch_size: int, X_val: Data = None) -> int:
         return 1
     if y is None:
         return max(1, count)
-    held_out = max(1, round(float(X_val) * count)) if isinstance(X_val, Real) else 0
+    has_share = X_val is not None and isinstance(X_val, Real)
+    held_out = max(1, round(float(X_val) * count)) if has_share else 0
     return max(1, -(-(count - held_out) // batch_size))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from ortpartial.annotations import Data
 
-if TYPE_CHECKING:
-    from .fit_settings import FitSettings
+__all__ = ["Batch", "Door"]
 
-__all__ = ["Door"]
+#: X, y and the weights of the rows, of which the last two may be None.
+Batch: TypeAlias = tuple[Data, Data, Data]
 
 
 class Door(Protocol):
@@ -30,20 +30,20 @@ class Door(Protocol):
     def target(self) -> str:
         """What errors call y."""
 
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
         """X, y and sample_weight, where X may hold all of them."""
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
 
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> tuple[Data, Data, Data]:
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch that some rows of such arrays are."""
 
     def choose_size(self, rows: int) -> int:
         """The number of rows of a step, where a batch has so many."""
 
-    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[tuple[Data, Data, Data]]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:

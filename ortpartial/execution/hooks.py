@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
 
 from ortpartial.annotations import CallbackLike, Context, Estimator
 from ortpartial.exceptions import SettingError
+
+from .task_context import TaskContext
 
 __all__ = ["HOOKS", "call_hook", "check_callbacks", "has_hooks"]
 
@@ -112,8 +114,8 @@ def _list_keywords(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind == p.KEYWORD_ONLY)
 
 
-def call_hook(hook: Callable[..., object], estimator: Estimator, context: Context,
-              arguments: dict[str, Callable[[], object]]) -> bool:
+def call_hook(hook: Callable[..., object], estimator: object, context: TaskContext,
+              arguments: Mapping[str, Callable[[], object]]) -> bool:
     """Call a hook of a task with what it asks for.
 
     Parameters

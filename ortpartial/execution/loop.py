@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpartial.annotations import Data, Record, State
+from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
 from .fit_data import DataReader, FitData
 from .interruption import interruptible
 from .mean import WeightedMean
-from .overrides import Overrides
+from .overrides import NO_OVERRIDES, Overrides
 from .place import Place, check_rows
 from .progress import Progress
 
@@ -73,7 +73,7 @@ class Loop:
     def __init__(self, engine: StepRunner, door: Door, settings: FitSettings):
         self.engine, self.door, self.settings = engine, door, settings
         self.thread: int | None = None
-        self.began, self.place, self.overrides = perf_counter(), Place(), Overrides()
+        self.began, self.place, self.overrides = perf_counter(), Place(), NO_OVERRIDES
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self._checked: StepRunner | None = None  # whose step is known to be that of the model as it is written
@@ -122,7 +122,7 @@ class Loop:
         def count_steps() -> int | None:
             return data.count_steps(self.settings.batch_size) or steps
 
-        self.count_steps = count_steps
+        self.count_steps, train_epoch = count_steps, self._choose_epoch(data)
         while place.epoch < self.settings.max_iter and not place.is_stopped:
             if overrides.on_epoch_begin is not None:
                 overrides.on_epoch_begin()
@@ -132,22 +132,27 @@ class Loop:
                 self.began = perf_counter()
             progress.begin_epoch(place.epoch + 1, self.settings.max_iter, count_steps, self.settings.verbose)
             seen = self.engine.iteration - place.batches
-            if divergence := self._train_epoch(data, place, told):
+            if divergence := train_epoch(data, place, told):
                 return divergence
             steps, place.epoch = self.engine.iteration - seen, place.epoch + 1
-            self._validate(data.validation)
+            if data.validation is None or (
+                    place.epoch != self.settings.max_iter and place.epoch % self.settings.validation_period):
+                self._record()
+                if data.validation is None and self.engine.controls:
+                    self.door.watch(self.train_losses[-1])
+            else:
+                self._validate(data.validation)
             progress.end_epoch(self.read_losses)
-            if by := self._end_epoch(told):
+            if (told is not None or overrides.on_epoch_end is not None) and (by := self._end_epoch(told)):
                 progress.ending = f"stopped by {by}"
         if tasks is not None:
             tasks.end_fit()
         return None
 
-    def _train_epoch(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
-        """Train on each row or batch once; return a message if the loss diverged."""
-        if data.batches is None and self.overrides.train_step is None:
-            return self._train_rows(data.arrays, data.rows, place, tasks)
-        return self._train_batches(data, place, tasks)
+    def _choose_epoch(self, data: FitData) -> Callable[..., str | None]:
+        """The method that trains for an epoch: on rows in one turn or in pieces, or batch by batch."""
+        is_whole = data.batches is None and self.overrides.train_step is None
+        return self._train_rows if is_whole else self._train_batches
 
     def _end_epoch(self, tasks: FitTasks | None) -> str | None:
         """Tell that an epoch has ended; return who asks to stop."""
@@ -169,7 +174,7 @@ class Loop:
             data = FitData(arrays, np.arange(rows))
             self._begin(arrays)
         with self._training(overrides=overrides):
-            divergence = self._train_epoch(data, Place())
+            divergence = self._choose_epoch(data)(data, Place())
         if divergence:
             self._report(divergence, 6)  # the caller of the optimizer's method, which is decorated
         else:
@@ -212,14 +217,8 @@ class Loop:
                 raise _Divergence(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
-    def _validate(self, batches: Iterable[Data] | None) -> None:
-        """Record the epoch, with the mean loss of validation data where it is due, and let a schedule see it."""
-        epoch, settings = self.place.epoch, self.settings
-        if batches is None or (epoch != settings.max_iter and epoch % settings.validation_period):
-            self._record()
-            if batches is None and self.engine.controls:
-                self.door.watch(self.train_losses[-1])
-            return
+    def _validate(self, batches: Iterable[Data]) -> None:
+        """Record the mean loss of validation data, and let a schedule see it."""
         if self.overrides.validation_step is None:
             result = self.door.validate(batches)
         else:
@@ -235,7 +234,7 @@ class Loop:
         """A context in which this thread trains, until the timeout or, where a whole fit has its place, Ctrl-C."""
         # A callback may call `partial_fit` or `fit`.
         outer, self.thread = (self.thread, self.place, self.overrides), get_ident()
-        self.place, self.overrides = place or self.place, overrides or Overrides()
+        self.place, self.overrides = place or self.place, overrides or NO_OVERRIDES
         try:
             with interruptible(self, self.settings.timeout, always=place is not None):
                 yield
@@ -282,20 +281,19 @@ class Loop:
             rng.shuffle(order)
         return order
 
-    def _train_rows(self, data: Mapping[str, np.ndarray], rows: np.ndarray, place: Place,
-                    tasks: FitTasks | None = None) -> str | None:
+    def _train_rows(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
         """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
         self._mean = None
-        size, order = self.settings.batch_size, rows
+        size, order, arrays = self.settings.batch_size, data.rows, data.arrays
         if self.settings.shuffle:
-            order = self._shuffle(rows, place, is_told=tasks is not None)
+            order = self._shuffle(data.rows, place, is_told=tasks is not None)
         if self.settings.check:  # Asked here, as a small training takes microseconds.
-            self._check_step(data, order[:size])
+            self._check_step(arrays, order[:size])
         mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
         for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
             with self.engine.turn.lock:
-                if self._started is not data:  # A callback has trained on other rows.
-                    self._start(data)
+                if self._started is not arrays:  # A callback has trained on other rows.
+                    self._start(arrays)
                 # After a single step, what it has read is still there.
                 snapshot = self.engine.snapshot(copy=order.size > size) if self.engine.copies > 1 else None
                 self.engine.mean = mean
@@ -396,7 +394,7 @@ class Loop:
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
 
 
-def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
+def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
     """The means over all rows of the numbers that a function computes of batches."""
     sums: defaultdict[str, float] = defaultdict(float)
     total = 0

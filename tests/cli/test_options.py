@@ -11,7 +11,6 @@ from ortpartial.cli.options import (
     add_data_options,
     add_output_option,
     add_weights_options,
-    check_count,
     check_output,
 )
 from ortpartial.exceptions import SettingError
@@ -38,12 +37,6 @@ def test_a_command(parser, capsys):
     assert "ortpartial teach a.onnx -o b.onnx" in text
     assert "--weights NAME ..." in text
     assert "-o, --output, --out FILE" in text
-
-
-def test_counts():
-    check_count("batch_size", 1)
-    with pytest.raises(SettingError, match=r"--batch-size is a whole number of at least 1, not 0\."):
-        check_count("batch_size", 0)
 
 
 def test_outputs(tmp_path):

@@ -154,6 +154,14 @@ def test_benchmarks_that_contributing_names_exist():
     assert [n for n in names if not (ROOT / "bench" / n).exists()] == []
 
 
+def test_contributing_names_the_rooms_whose_tests_run_on_both_runtimes():
+    rooms = re.search(r"^ROOMS_ON_BOTH = \((.*)\)", read("tests/conftest.py"), re.MULTILINE)[1]
+    sentence = re.search(r"and those of (`tests/.*?),\s+which are about what a runtime does", read("CONTRIBUTING.md"),
+                         re.DOTALL)[1]
+    assert {f"tests/{n.removeprefix('tests/')}/" for n in re.findall(r"`([\w/]+)`", sentence)} == {
+        *re.findall(r'"(.*?)"', rooms)}
+
+
 # Public names.
 
 

@@ -1,35 +1,27 @@
-"""Test files: every module has one of its name, and the README of `tests/support` names every module there."""
+"""Test files: every module has one of its name, each is in a group, and the README of `tests/support` is complete."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+from groups import GROUPS, find_group
 from once import ON_TRAINING
 from paths import ROOT, SUPPORT, TESTS
 
 PACKAGE = ROOT / "ortpartial"
 
-#: Modules without a test file, by their rooms. It only gets shorter: whoever writes a file takes the name out.
-WITHOUT: dict[str, tuple[str, ...]] = {
-    "estimator/callbacks": ("base",),
-    "estimator": ("context", "former_methods", "hooks", "loss_data", "parts", "pickling", "view"),
-    "estimator/sklearn": ("compat",),
-    "nn": ("losses", "optimizer", "placeholders", "structure", "trace", "training_model", "writing"),
-    "training": ("agent_engine", "ahead", "counting", "engine_selection", "epoch_engine", "names", "spec",
-                 "step_engine", "update"),
-    "training_info": ("checker", "graph_call", "graphs", "steps"),
-}
 
-
-def is_public_path(path: Path) -> bool:
-    """Whether a module only hands on the names of another one, which test_public_api.py holds."""
-    source = path.read_text(encoding="utf-8")
-    return "import *" in source and all(isinstance(n, (ast.Expr, ast.ImportFrom)) for n in ast.parse(source).body)
+def is_bare(path: Path) -> bool:
+    """Whether a module only hands on the names of another one, which test_public_api.py holds, or names types."""
+    imports = (ast.Expr, ast.Import, ast.ImportFrom)
+    code = [ast.unparse(n) for n in ast.parse(path.read_text(encoding="utf-8")).body if not isinstance(n, imports)]
+    return all(re.match(r"__all__ = |\w+: TypeAlias = |\w+ = TypeVar\(", line) for line in code)
 
 
 def list_modules() -> set[str]:
-    """The modules of the package by their paths, but for the faces of rooms and public paths."""
-    paths = [p for p in PACKAGE.rglob("*.py") if not p.stem.startswith("__") and not is_public_path(p)]
+    """The modules of the package by their paths, but for the faces of rooms, public paths and names of types."""
+    paths = [p for p in PACKAGE.rglob("*.py") if not p.stem.startswith("__") and not is_bare(p)]
     return {p.relative_to(PACKAGE).as_posix() for p in paths}
 
 
@@ -40,10 +32,7 @@ def expected_file(module: str) -> Path:
 
 @ON_TRAINING
 def test_every_module_has_its_test_file():
-    exceptions = {f"{room}/{name}.py" for room, names in WITHOUT.items() for name in names}
-    without = {m for m in list_modules() if not expected_file(m).exists()}
-    assert sorted(without - exceptions) == [], "write tests/<room>/test_<module>.py"
-    assert sorted(exceptions - without) == [], "take them out of WITHOUT: they have a test file, or are gone"
+    assert [m for m in sorted(list_modules()) if not expected_file(m).exists()] == []
 
 
 @ON_TRAINING
@@ -58,3 +47,25 @@ def test_every_test_file_has_a_test():
     pattern = re.compile(r"^\s*(async )?def test_|^test_\w+ = ", re.MULTILINE)
     empty = [p.name for p in TESTS.rglob("test_*.py") if not pattern.search(p.read_text(encoding="utf-8"))]
     assert empty == []
+
+
+@ON_TRAINING
+def test_every_group_is_of_folders_that_are_there():
+    """Each room of tests is in one group, or runs on both runtimes."""
+    listed = [path for paths in GROUPS.values() for path in paths]
+    assert len(listed) == len(set(listed))
+    assert [path for path in listed if not (ROOT / path).exists()] == []
+    rooms = {p.parent.relative_to(ROOT).parts[1] for p in TESTS.glob("*/**/test_*.py")}
+    on_both = {"execution", "recorded", "robustness", "runtime", "training"}
+    assert rooms == on_both | {path.split("/")[1] for path in listed if "/" in path}
+
+
+@ON_TRAINING
+@pytest.mark.parametrize(("nodeid", "group"), [
+    ("tests/graph/test_ops.py::test_x", "training"), ("tests/nn/layers/test_linear.py::test_x[1]", "newest"),
+    ("tests/test_logs.py::test_x", "newest"), ("tests/autodiff/test_grad.py::test_x[Relu]", "newest"),
+    ("tests/autodiff/rules/test_linear.py::test_x[float32-Gemm]", "training"),
+    ("tests/autodiff/rules/test_linear.py::test_x[float32-MatMul]", "newest"),
+    ("tests/contracts/test_rooms.py::test_imports_point_down[3]", "training")])
+def test_the_group_of_a_test(nodeid, group):
+    assert find_group(nodeid) == group

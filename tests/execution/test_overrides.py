@@ -171,6 +171,15 @@ def test_hooks_around_an_epoch():
     assert alike(o, OrtGradientForwardBackwardOptimizer(linear(), **{**SETTINGS, "max_iter": 2}).fit(X, Y))
 
 
+def test_who_has_asked_to_stop(capsys):
+    class Hooked(OrtGradientForwardBackwardOptimizer):
+        def on_epoch_end(self):
+            return True
+
+    Hooked(linear(), **SETTINGS, verbose=2).fit(X, Y)
+    assert capsys.readouterr().out.endswith("training ended after 1 of 3 epochs: stopped by on_epoch_end\n")
+
+
 def test_a_step_of_its_own_is_that_of_a_fit():
     o, fitted = (OrtGradientForwardBackwardOptimizer(linear(), **SETTINGS, shuffle=False) for _ in range(2))
     losses = [o.train_step((X[i : i + 8], Y[i : i + 8])) for i in range(0, len(X), 8)]

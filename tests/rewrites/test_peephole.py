@@ -16,6 +16,7 @@ from ortpartial.learning.optimizers import resolve_rate
 from ortpartial.learning.penalties import resolve_penalty
 from ortpartial.model.load import load
 from ortpartial.rewrites.peephole import apply_peepholes
+from ortpartial.runtime.device import has_training
 from ortpartial.runtime.session import Session
 from ortpartial.training.spec import TrainingSpec
 
@@ -396,6 +397,7 @@ def test_a_transpose_that_does_more_than_swap_two_blocks_stays(limit, shape, per
     assert types == ["Transpose"]
 
 
+@pytest.mark.skipif(has_training(), reason="onnxruntime 1.19.2 fails to run a ReduceMean with noop_with_empty_axes")
 def test_a_mean_over_no_axes_stays():
     """Without axes, noop_with_empty_axes returns what is read."""
     x = variable("x", "float32", (3,))

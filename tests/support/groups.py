@@ -10,11 +10,14 @@ from ortpartial.runtime.device import has_training
 
 __all__ = ["find_group", "is_here", "is_sampled"]
 
-#: Files and folders by the runtime that they run on; the longest path that a test's begins with counts.
+#: Folders and files by the runtime that they run on; the longest path that a test's begins with counts.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "training": (),
-    "newest": ("tests",),
-    "rows": (),
+    "training": ("tests/cli", "tests/estimator", "tests/graph", "tests/learning", "tests/rewrites",
+                 "tests/training_info"),
+    "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/kits", "tests/model",
+               "tests/mutation", "tests/native", "tests/nn", "tests/plots", "tests/torch"),
+    # Tables of operators, pieces and names; and scikit-learn, of which the two environments have two versions.
+    "rows": ("tests/autodiff/rules", "tests/contracts", "tests/estimator/sklearn"),
 }
 #: The letters of rows that run on onnxruntime-training.
 TRAINING_LETTERS = "abcdefghijkl"

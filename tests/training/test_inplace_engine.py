@@ -12,7 +12,7 @@ from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, constant, load, op, variable
-from ortpartial.estimator import optimizer as optimizer_module
+from ortpartial.estimator import training as optimizer_module
 from ortpartial.exceptions import ConvergenceError
 from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov

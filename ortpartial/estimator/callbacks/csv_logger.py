@@ -7,7 +7,8 @@ import os
 from io import StringIO
 from pathlib import Path
 
-from ortpartial.annotations import Context, Data, Estimator, Record, Scoring
+from ortpartial.annotations import Data
+from ortpartial.execution import TaskContext
 from ortpartial.model import replace_file
 
 from .base import EpochCallback, FitRun
@@ -51,7 +52,7 @@ class CSVLogger(EpochCallback):
     epoch,iteration,seconds,learning_rate,loss,validation_loss 3
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
+    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Any = None,
                  X_val: Data = None, y_val: Data = None):
         self.path, self.append = os.fspath(path), append
         super().__init__(scoring, X_val, y_val)
@@ -81,7 +82,7 @@ class CSVLogger(EpochCallback):
             csv.DictWriter(stream, header, restval="").writerow(record)
 
 
-def _find_place(context: Context) -> str:
+def _find_place(context: TaskContext | None) -> str:
     """The numbers of the tasks that lead to a fit inside of others."""
     place = []
     while context is not None:

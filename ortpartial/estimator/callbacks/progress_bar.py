@@ -8,8 +8,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from ortpartial.annotations import Context, Estimator
-from ortpartial.execution import Bar, Progress, is_interactive
+from ortpartial.execution import Bar, Progress, TaskContext, is_interactive
 
 from .base import Callback, FitRun
 
@@ -45,7 +44,7 @@ class ProgressBar(Callback):
         #: By the fit, where other processes send what they do.
         self._listeners: dict[Any, Any] = {}
 
-    def setup(self, estimator: Estimator, context: Context) -> None:
+    def setup(self, estimator: Any, context: TaskContext) -> None:
         """Show a bar.
 
         Parameters
@@ -63,7 +62,7 @@ class ProgressBar(Callback):
         with suppress(ImportError):  # before scikit-learn 1.9, which alone tells of tasks in other processes
             self._listeners[context.root_uuid] = _import().open_listener(bar.be_told)
 
-    def on_fit_task_begin(self, estimator: Estimator, context: Context) -> None:
+    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
         """Show that a task begins.
 
         Parameters
@@ -73,7 +72,7 @@ class ProgressBar(Callback):
         """
         self._tell(context, is_end=False)
 
-    def on_fit_task_end(self, estimator: Estimator, context: Context) -> None:
+    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> None:
         """Show that a task has ended.
 
         Parameters
@@ -83,7 +82,7 @@ class ProgressBar(Callback):
         """
         self._tell(context, is_end=True)
 
-    def _tell(self, context: Context, is_end: bool) -> None:
+    def _tell(self, context: TaskContext, is_end: bool) -> None:
         """Tell the bar of a task, here or in the process that shows it."""
         message = is_end, _find_path(context), context.max_subtasks
         if (bar := _SHOWN.get(context.root_uuid)) is not None:
@@ -91,7 +90,7 @@ class ProgressBar(Callback):
         elif (listener := self._listeners.get(context.root_uuid)) is not None:
             _import().send(listener, message)
 
-    def teardown(self, estimator: Estimator, context: Context) -> None:
+    def teardown(self, estimator: Any, context: TaskContext) -> None:
         """Close the bar, which says how the fit has ended.
 
         Parameters
@@ -177,7 +176,7 @@ def _import() -> Any:
     return import_module("sklearn.callback._transport")
 
 
-def _find_path(context: Context) -> tuple[int, ...]:
+def _find_path(context: TaskContext | None) -> tuple[int, ...]:
     """The numbers of the tasks that lead to one, from the first one on."""
     path: list[int] = []
     while context is not None:

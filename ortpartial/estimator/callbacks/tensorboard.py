@@ -7,7 +7,7 @@ import time
 from numbers import Real
 from typing import Any
 
-from ortpartial.annotations import Data, Estimator, Record, Scoring
+from ortpartial.annotations import Data
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -38,7 +38,7 @@ class TensorBoard(EpochCallback):
     TensorBoard(folder='runs/first', scoring=None, X_val=None, y_val=None)
     """
 
-    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
+    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Any = None, X_val: Data = None,
                  y_val: Data = None):
         self.folder = os.fspath(folder)
         super().__init__(scoring, X_val, y_val)

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from ortpartial.annotations import Context, Estimator
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import TaskContext
 
 from .base import EpochCallback, FitRun
 
@@ -54,7 +55,7 @@ class Timer(EpochCallback):
     def _begin_fit(self, run: FitRun) -> None:
         self.seconds_, self.epoch_seconds_ = 0.0, []
 
-    def on_fit_task_end(self, estimator: Estimator, context: Context) -> bool:  # type: ignore[override]
+    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool:  # type: ignore[override]
         """Look at the clock.
 
         Parameters

@@ -17,8 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
-from ortpartial.autodiff import WeightSelection
+from ortpartial.annotations import Data
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, op
 from ortpartial.learning import (
@@ -226,8 +225,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Data, y: Data, sample_weight: Data = None, *, resume: str | os.PathLike[str] | None = None
-            ) -> Self:
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, *,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
@@ -260,7 +259,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Data, y: Data, classes: ArrayLike | None = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: Data, y: Data, classes: Any = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -397,7 +396,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         check_is_fitted(self)
         return export(self, zipmap=zipmap, raw_scores=raw_scores)
 
-    def _prepare_target(self, y: Any, reset: bool) -> tuple[np.ndarray, int]:
+    def _prepare_target(self, y: Data, reset: bool) -> tuple[np.ndarray, int]:
         kind = type_of_target(y)
         if kind not in ("binary", "multiclass"):
             check_classification_targets(y)
@@ -417,7 +416,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             raise ValueError(f"The number of classes has to be greater than one; got {len(self.classes_)} class.")
         if is_multilabel:
             return (y.toarray() if hasattr(y, "toarray") else y), y.shape[1]
-        return np.searchsorted(self.classes_, y), 1 if len(self.classes_) == 2 else len(self.classes_)
+        return np.asarray(np.searchsorted(self.classes_, y)), 1 if len(self.classes_) == 2 else len(self.classes_)
 
     def _read_scores(self, model: Model) -> Model:
         """The model, cut before the Softmax or Sigmoid that it ends in where the loss applies it."""
@@ -457,7 +456,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         return accuracy_score(y, prediction, sample_weight=sample_weight)
 
-    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
         if self.class_weight is None:
             return sample_weight
         weight = compute_sample_weight(self.class_weight, y if self._is_multilabel else self.classes_[y])

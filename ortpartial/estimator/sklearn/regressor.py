@@ -13,15 +13,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
-from ortpartial.autodiff import WeightSelection
-from ortpartial.learning import (
-    BaseLearningLoss,
-    BaseLearningPenalty,
-    BaseLearningRate,
-    ElasticLearningLoss,
-    resolve_loss,
-)
+from ortpartial.annotations import Data
+from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
 from ortpartial.runtime import DeviceName
 
 from ..forms import Loss, ModelLike
@@ -193,8 +186,8 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Data, y: Data, sample_weight: Data = None, *, resume: str | os.PathLike[str] | None = None
-            ) -> Self:
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, *,
+            resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
         Parameters
