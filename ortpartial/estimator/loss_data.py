@@ -171,7 +171,7 @@ class LossBatchReader(BatchReader):
         X, y, w = super().split(batch, with_target=with_target and bool(self.outputs))
         return X, y if self.outputs else {}, w
 
-    def _split_dict(self, batch: Mapping[Any, Any]) -> Batch:
+    def _split_dict(self, batch: Mapping[str, Data]) -> Batch:
         """The parts of a dict."""
         return super()._split_dict(self._rename(batch))
 

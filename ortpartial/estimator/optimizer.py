@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Entries, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training

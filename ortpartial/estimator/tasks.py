@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Settings
 from ortpartial.execution import FitTasks
 
 from .changes import WEIGHTS

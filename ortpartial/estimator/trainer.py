@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Loop
 from ortpartial.learning import BaseLearningRate

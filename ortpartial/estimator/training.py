@@ -15,7 +15,7 @@ from threading import get_ident
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries, Estimator, Settings, State
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
 from ortpartial.execution import (
@@ -286,8 +286,8 @@ class Training:
 
     # -- training
 
-    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks, path: Any = None,
-            overrides: Overrides | None = None) -> None:
+    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks,
+            path: str | os.PathLike[str] | None = None, overrides: Overrides | None = None) -> None:
         """Train, and tell of the tasks; go on with a fit that was cut off, where there is a path of checkpoints.
 
         Warnings name the caller of the method that calls this one, which is decorated.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.execution import Batch
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
@@ -177,7 +177,7 @@ class DataAdapter:
             raise DataError("All sample weights are zero." if shared in arrays else
                             "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
-    def _name_targets(self, y: Data) -> Mapping[str, Any]:
+    def _name_targets(self, y: Data) -> Entries:
         """The targets by the names of their outputs."""
         losses = self.spec.losses
         if not isinstance(y, Mapping) and len(losses) == 1:
@@ -307,7 +307,7 @@ def _check_text(array: np.ndarray, what: str) -> np.ndarray:
     return text
 
 
-def list_columns(data: Data) -> dict[Any, Any] | None:
+def list_columns(data: Data) -> dict[Any, Data] | None:
     """List the columns of a table by name; None for anything but a table.
 
     Parameters

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from ortpartial.annotations import Data
+
+if TYPE_CHECKING:
+    from .fit_settings import FitSettings
 
 __all__ = ["Batch", "Door"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
 
-from ortpartial.annotations import CallbackLike, Context, Estimator
+from ortpartial.annotations import CallbackLike
 from ortpartial.exceptions import SettingError
 
 from .task_context import TaskContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Same
 from ortpartial.runtime import Buffer, Turn
 
 from .mean import WeightedMean

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
@@ -394,7 +394,7 @@ class Loop:
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
 
 
-def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
+def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
     """The means over all rows of the numbers that a function computes of batches."""
     sums: defaultdict[str, float] = defaultdict(float)
     total = 0

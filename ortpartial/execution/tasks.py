@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import CallbackLike, Context, Data, Entries, Estimator, State
 from ortpartial.exceptions import CheckpointError, OrtPartialError
 from ortpartial.logs import logger
 
@@ -80,8 +80,8 @@ class FitTasks:
     """
 
     def __init__(self, owner: Any, loop: Running, X: Data, y: Data, sample_weight: Data = None, *,
-                 estimator: Any = None, context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None,
-                 freeze: Callable[[], Any] | None = None, shared: Shared | None = None):
+                 estimator: Estimator = None, context: Context = None, reconstruct: Callable[[], State] | None = None,
+                 freeze: Callable[[], Estimator] | None = None, shared: Shared | None = None):
         self.owner, self.loop, self.context, self.reconstruct = owner, loop, context, reconstruct
         self.freeze, self.shared = freeze or partial(copy.copy, owner), shared
         self.states: Sequence[Entries] = ()
@@ -243,7 +243,7 @@ class FitTasks:
         data = {n: partial(self.data.get, n) for n in self.data}
         return {True: {**data, "fitted_estimator": _none}, False: {**data, "fitted_estimator": self._copy_estimator}}
 
-    def _call(self, hook: str, contexts: tuple[Any, Any], callbacks: Iterable[Data]) -> bool:
+    def _call(self, hook: str, contexts: tuple[Context, Context], callbacks: Iterable[Data]) -> bool:
         """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
         own, context = contexts
         is_end, askers = hook == "on_fit_task_end", []
@@ -304,7 +304,7 @@ class FitTasks:
         return fitted
 
 
-def get_states(callbacks: Iterable[Data]) -> list[dict[str, Any]]:
+def get_states(callbacks: Iterable[Data]) -> list[State]:
     """The states of those callbacks that have one, with their classes.
 
     Parameters
@@ -319,7 +319,7 @@ def get_states(callbacks: Iterable[Data]) -> list[dict[str, Any]]:
     return [{"class": type(c).__name__, "state": c.get_state()} for c in callbacks if hasattr(c, "get_state")]
 
 
-def set_states(callbacks: Iterable[Data], states: Iterable[Mapping[str, Any]]) -> None:
+def set_states(callbacks: Iterable[Data], states: Iterable[Entries]) -> None:
     """Let callbacks go on from states: each from the next one of its class.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries, Estimator, Record, State
 
 from .loop import Loop
 

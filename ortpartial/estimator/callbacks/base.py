@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import TaskContext, TrainingView
 from ortpartial.learning import NamedSettings, suggest
@@ -48,7 +48,7 @@ class Callback(NamedSettings):
     def __init__(self) -> None:
         pass
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Prepare for a fit, before its first task.
 
         Parameters
@@ -59,7 +59,7 @@ class Callback(NamedSettings):
             The task "fit".
         """
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Be told that a task begins.
 
         Parameters
@@ -70,7 +70,7 @@ class Callback(NamedSettings):
             The task.
         """
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool | None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> bool | None:
         """Be told that a task has ended.
 
         Parameters
@@ -86,7 +86,7 @@ class Callback(NamedSettings):
             True ends the fit.
         """
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Clean up after a fit, also after one that an error has ended.
 
         Parameters
@@ -148,7 +148,7 @@ class EpochCallback(Callback):
         The data that are scored; by default those of the training.
     """
 
-    scoring: Any = None
+    scoring: Scoring = None
     X_val: Data = None
     y_val: Data = None
 
@@ -158,7 +158,7 @@ class EpochCallback(Callback):
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 
-    def __init__(self, scoring: Any = None, X_val: Data = None, y_val: Data = None):
+    def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
 
     @property
@@ -170,7 +170,7 @@ class EpochCallback(Callback):
         """The settings and results: a fit that runs stays where it is."""
         return {n: v for n, v in vars(self).items() if n != "_fits"}
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Prepare for a fit, before its first task.
 
         Parameters
@@ -181,7 +181,7 @@ class EpochCallback(Callback):
         run = self._runs[id(estimator)] = FitRun(estimator, context)
         self._begin_fit(run)
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Be told that a task begins.
 
         Parameters
@@ -192,8 +192,8 @@ class EpochCallback(Callback):
         if (run := self._runs.get(id(estimator))) is not None and context.parent is run.context:
             run.epoch_began = perf_counter()
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext, *, X: Data = None, y: Data = None,
-                        fitted_estimator: Any = None) -> bool | None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext, *, X: Data = None, y: Data = None,
+                        fitted_estimator: Estimator = None) -> bool | None:
         """Be told that a task has ended.
 
         Parameters
@@ -219,7 +219,7 @@ class EpochCallback(Callback):
             return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
         return False
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Clean up after a fit, also after one that an error has ended.
 
         Parameters
@@ -230,8 +230,8 @@ class EpochCallback(Callback):
         if (run := self._runs.pop(id(estimator), None)) is not None:
             self._tear_down(run)
 
-    def _make_record(self, run: FitRun, context: TaskContext, X: Data, y: Data, fitted_estimator: Any
-                     ) -> dict[str, Any]:
+    def _make_record(self, run: FitRun, context: TaskContext, X: Data, y: Data, fitted_estimator: Estimator
+                     ) -> Record:
         """The record of the epoch that has ended."""
         view = run.view
         record = {"epoch": context.task_id + 1, "seconds": perf_counter() - run.epoch_began} if view is None else dict(

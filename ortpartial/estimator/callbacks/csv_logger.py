@@ -7,7 +7,7 @@ import os
 from io import StringIO
 from pathlib import Path
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.execution import TaskContext
 from ortpartial.model import replace_file
 
@@ -52,7 +52,7 @@ class CSVLogger(EpochCallback):
     epoch,iteration,seconds,learning_rate,loss,validation_loss 3
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Any = None,
+    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
         self.path, self.append = os.fspath(path), append
         super().__init__(scoring, X_val, y_val)

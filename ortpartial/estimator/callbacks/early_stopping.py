@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import check_flag
 from ortpartial.learning import check_integer, check_number
@@ -72,7 +72,7 @@ class EarlyStopping(EpochCallback):
 
     def __init__(self, monitor: str = "validation_loss", *, patience: int = 5, min_delta: float = 0.0,
                  mode: str = "auto", baseline: float | None = None, restore_best: bool = True,
-                 scoring: Any = None, X_val: Data = None, y_val: Data = None):
+                 scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         if mode not in ("auto", "min", "max"):
             raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
         self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode

@@ -6,7 +6,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -51,7 +51,7 @@ class MLflow(EpochCallback):
     ortpartial.exceptions.RuntimeMissingError: MLflow() needs the package mlflow: pip install mlflow.
     """
 
-    def __init__(self, run_name: str | None = None, *, tags: dict[str, str] | None = None, scoring: Any = None,
+    def __init__(self, run_name: str | None = None, *, tags: dict[str, str] | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
         self.run_name, self.tags = run_name, tags
         super().__init__(scoring, X_val, y_val)

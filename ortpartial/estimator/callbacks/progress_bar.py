@@ -8,6 +8,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
+from ortpartial.annotations import Estimator
 from ortpartial.execution import Bar, Progress, TaskContext, is_interactive
 
 from .base import Callback, FitRun
@@ -44,7 +45,7 @@ class ProgressBar(Callback):
         #: By the fit, where other processes send what they do.
         self._listeners: dict[Any, Any] = {}
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Show a bar.
 
         Parameters
@@ -62,7 +63,7 @@ class ProgressBar(Callback):
         with suppress(ImportError):  # before scikit-learn 1.9, which alone tells of tasks in other processes
             self._listeners[context.root_uuid] = _import().open_listener(bar.be_told)
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Show that a task begins.
 
         Parameters
@@ -72,7 +73,7 @@ class ProgressBar(Callback):
         """
         self._tell(context, is_end=False)
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> None:
         """Show that a task has ended.
 
         Parameters
@@ -90,7 +91,7 @@ class ProgressBar(Callback):
         elif (listener := self._listeners.get(context.root_uuid)) is not None:
             _import().send(listener, message)
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Close the bar, which says how the fit has ended.
 
         Parameters

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import check_integer, check_number
 
@@ -72,7 +70,8 @@ class ReduceOnPlateau(EpochCallback):
 
     def __init__(self, monitor: str = "validation_loss", *, factor: float = 0.1, patience: int = 10,
                  threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
-                 epsilon: float = 1e-8, mode: str = "min", scoring: Any = None, X_val: Data = None, y_val: Data = None):
+                 epsilon: float = 1e-8, mode: str = "min",
+                 scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise SettingError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
                                f"{threshold_mode!r}.")

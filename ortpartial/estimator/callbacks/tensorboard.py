@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from numbers import Real
-from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -38,7 +37,7 @@ class TensorBoard(EpochCallback):
     TensorBoard(folder='runs/first', scoring=None, X_val=None, y_val=None)
     """
 
-    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Any = None, X_val: Data = None,
+    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
                  y_val: Data = None):
         self.folder = os.fspath(folder)
         super().__init__(scoring, X_val, y_val)
@@ -59,7 +58,7 @@ class TensorBoard(EpochCallback):
         run.values["writer"].close()
 
 
-def _import() -> tuple[Any, Any, Any]:
+def _import() -> tuple[Data, Data, Data]:
     """The writer of event files, and the messages in them."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import CallbackLike, Context, Data, Record, Settings, State
 from ortpartial.execution import TrainingView
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -121,13 +121,13 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         """How good a prediction is, for early stopping."""
 
-    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:
         """The weights of the rows."""
         return sample_weight
 
     # -- training
 
-    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: Any) -> Self:
+    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
         if resume is not None and self.early_stopping and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
@@ -149,8 +149,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._run(train, target, weight, batch_size, rule, resume)
         return self
 
-    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
-             resume: Any) -> None:
+    def _run(self, train: tuple[Data, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
+             resume: str | os.PathLike[str] | None) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
@@ -214,7 +214,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     # -- data
 
     def _check_data(self, X: Data, y: Data, sample_weight: Data, reset: bool, has_new_labels: bool
-                    ) -> tuple[Any, Any, np.ndarray, int, Any]:
+                    ) -> tuple[Data, Data, np.ndarray, int, Data]:
         """X, y as given and in numbers, how many scores y needs, and the weights of the rows, all checked."""
         X, y = validate_data(self, X, y, reset=reset, multi_output=True, y_numeric=self._is_numeric,
                              **self._data_settings())
@@ -230,7 +230,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         dtypes = [np.float64, np.float32] if self.dtype == "auto" else np.dtype(self.dtype)
         return {"accept_sparse": "csr", "dtype": dtypes}
 
-    def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState) -> tuple[Any, Any]:
+    def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState
+               ) -> tuple[np.ndarray | None, np.ndarray | None]:
         """The rows to train on and those to validate on; None for all and for none."""
         if not self.early_stopping:
             return None, None
@@ -265,7 +266,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"hidden_layer_sizes must be whole numbers > 0, got {hidden}.")
         return [int(n) for n in hidden]
 
-    def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> Any:
+    def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
@@ -277,7 +278,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """The model whose output is what the loss reads."""
         return model
 
-    def _make_optimizer(self, model: Any, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
+    def _make_optimizer(self, model: ModelLike, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
         """The optimizer of a new training."""
         loaded = self._read_scores(load(model))
         scores = [v for v in loaded.outputs.values() if v.is_float]
@@ -477,12 +478,12 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return tags
 
 
-def _wrap(X: Data) -> Any:
+def _wrap(X: Data) -> Data:
     """Rows as the optimizer reads them."""
     return SparseRows(X) if hasattr(X, "toarray") else X
 
 
-def _take(rows: Data, *arrays: Any) -> tuple[Any, ...]:
+def _take(rows: Data, *arrays: Data) -> tuple[Data, ...]:
     """Some rows of arrays; all where it is None."""
     if rows is None:
         return arrays

@@ -17,7 +17,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
+from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, op
 from ortpartial.learning import (
@@ -259,7 +260,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Data, y: Data, classes: Any = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: Data, y: Data, classes: ArrayLike | None = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -456,7 +457,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         return accuracy_score(y, prediction, sample_weight=sample_weight)
 
-    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:
         if self.class_weight is None:
             return sample_weight
         weight = compute_sample_weight(self.class_weight, y if self._is_multilabel else self.classes_[y])

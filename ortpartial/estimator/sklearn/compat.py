@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ortpartial.annotations import Data, Estimator, Function
 
-from ortpartial.annotations import Data
-
 __all__ = ["CallbackSupportMixin", "validate_data", "with_callbacks"]
 
 try:
@@ -23,6 +21,6 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # before 1.6
 
-    def validate_data(estimator: Any, X: Data, y: Data = "no_validation", **settings: Any) -> Any:
+    def validate_data(estimator: Estimator, X: Data, y: Data = "no_validation", **settings: object) -> Data:
         """X, or X and y, as arrays that were checked."""
         return estimator._validate_data(X, y, **settings)

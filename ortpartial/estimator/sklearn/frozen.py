@@ -6,7 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator
 from ortpartial.runtime import Turn
 
 if TYPE_CHECKING:
@@ -33,6 +33,6 @@ class FrozenOptimizer:
         self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
                                                  identity=None)
 
-    def predict(self, X: Data) -> Any:
+    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
         """The outputs for X."""
         return self._predictor.predict(X)

@@ -13,8 +13,15 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import Data
-from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
+from ortpartial.autodiff import WeightSelection
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    ElasticLearningLoss,
+    resolve_loss,
+)
 from ortpartial.runtime import DeviceName
 
 from ..forms import Loss, ModelLike
