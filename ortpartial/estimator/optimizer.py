@@ -26,13 +26,9 @@ from ortpartial.learning import (
     check_keywords,
 )
 from ortpartial.model import AliasDict
-from ortpartial.rewrites import (
-    LossScale,
-)
+from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName, NodePlacement
-from ortpartial.training import (
-    RateFactors,
-)
+from ortpartial.training import RateFactors
 from ortpartial.training_info import recognize_training, to_training_info
 
 from .checkpoint import find_checkpoint, write_checkpoint

@@ -219,7 +219,8 @@ class Training:
         self.door = SpecDoor(spec, engine, self.predictor)
         self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
-        self._layer: OrtGradientForwardBackward | None = None
+        #: Forward and backward apart, as they were used last; None if they were not.
+        self.last_layer: OrtGradientForwardBackward | None = None
 
     def specify(self, model: Model, weights: Sequence[str] | None = None, factors: Mapping[str, float] | None = None
                 ) -> TrainingSpec:
@@ -272,17 +273,12 @@ class Training:
 
     def forward_backward(self) -> OrtGradientForwardBackward:
         """Forward and backward apart, with the weights of now."""
-        if self._layer is None:
+        if self.last_layer is None:
             model = restore_weights(self.spec.model)
-            self._layer = OrtGradientForwardBackward(model, list(self.spec.moving), device=self.settings["device"],
-                                                     engine=self.settings["engine"])
-        self._layer.set_state(list(self.state.used.values()))
-        return self._layer
-
-    @property
-    def last_layer(self) -> OrtGradientForwardBackward | None:
-        """The same, as it was used last; None if it was not."""
-        return self._layer
+            self.last_layer = OrtGradientForwardBackward(model, list(self.spec.moving), device=self.settings["device"],
+                                                         engine=self.settings["engine"])
+        self.last_layer.set_state(list(self.state.used.values()))
+        return self.last_layer
 
     # -- training
 
@@ -487,7 +483,7 @@ class Training:
         kind, reason = select_engine(self.settings["engine"], new, self.settings["distributed"])
         self.adopt(new, kind, self.learned)
         self.engine.reason = engine.reason if kind is type(engine) else reason
-        self.learned, self.first, self._layer = kept, {n: model.arrays[n] for n in kept}, None
+        self.learned, self.first, self.last_layer = kept, {n: model.arrays[n] for n in kept}, None
 
     def _restore_model(self) -> Model:
         """The model as it was read: without what weights have learned, and with constants alone."""
