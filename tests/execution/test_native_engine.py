@@ -112,8 +112,8 @@ def test_a_deadline_and_ctrl_c_come_between_two_calls():
     """What was trained until then stays."""
     x, y = np.tile(X, (40_000, 1)), np.tile(Y, (40_000, 1))
     optimizer = train("native", mlp(), batch_size=1, max_iter=1)
-    optimizer.set_params(timeout=0.2, max_iter=10_000)
-    with pytest.raises(DeadlineError, match=r"0.2 s"):
+    optimizer.set_params(timeout=1.5, max_iter=10_000)  # A first call takes some tenths of a second under load.
+    with pytest.raises(DeadlineError, match=r"1\.5 s"):
         optimizer.fit(x, y)
     assert 0 < optimizer._engine.iteration < 10_000 * len(x)
     short = Optimizer(linear(), max_iter=10**7, timeout=0.3, engine="native", batch_size=53)
@@ -121,7 +121,7 @@ def test_a_deadline_and_ctrl_c_come_between_two_calls():
         short.fit(X, Y)
     assert 10 < short.n_iter_ < 10**7
     optimizer.set_params(timeout=None)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         optimizer.fit(x, y)

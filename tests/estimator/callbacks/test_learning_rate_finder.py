@@ -131,7 +131,7 @@ def test_an_estimator_of_ours(is_set):
 
 @pytest.mark.sklearn_callbacks
 def test_what_it_cannot_do():
-    with pytest.raises(SettingError, match="an optimizer of ortpartial; LogisticRegression has none"):
+    with pytest.raises(SettingError, match="OrtGradientForwardBackwardOptimizer; LogisticRegression has none"):
         LogisticRegression().set_callbacks(LearningRateFinder()).fit(X, Y[:, 0] > 0)
     with pytest.raises(SettingError, match="X gives them once"):
         optimizer(max_iter=1, callbacks=[LearningRateFinder()]).fit(iter([(X, Y)]))
