@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike
 
-__all__ = ["ArrayLike", "Attributes", "DTypeLike", "Data", "Formula", "Function", "Inputs", "Json", "Reduced",
-           "Settings"]
+__all__ = ["ArrayLike", "Attributes", "CallbackLike", "Context", "DTypeLike", "Data", "Entries", "Estimator", "Formula",
+           "Function", "Inputs", "Json", "Record", "Reduced", "Same", "Scoring", "Settings", "State"]
 
 #: The data of a user: an array, a frame, a list, a sparse matrix, or a dict of them.
 Data: TypeAlias = Any
@@ -25,6 +25,9 @@ Formula: TypeAlias = Callable[..., Any]
 #: A function that a decorator returns as it is, or wrapped.
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Any type, of which a function returns what it takes.
+Same = TypeVar("Same")
+
 #: Arguments by name.
 Settings: TypeAlias = dict[str, Any]
 
@@ -33,3 +36,24 @@ Json: TypeAlias = dict[str, Any]
 
 #: What `__reduce__` returns, and what describes an object in a pickle or as a key.
 Reduced: TypeAlias = tuple[Any, ...]
+
+#: Settings, parameters or states by name, to be read.
+Entries: TypeAlias = Mapping[str, Any]
+
+#: The state of an object by name, as a pickle or a checkpoint holds it.
+State: TypeAlias = dict[str, Any]
+
+#: The record of an epoch in a history: its losses, metrics and the columns of callbacks by name.
+Record: TypeAlias = dict[str, Any]
+
+#: An optimizer, module or estimator of scikit-learn, of which a callback or an export reads attributes.
+Estimator: TypeAlias = Any
+
+#: The context of a task of a fit: `TaskContext`, or scikit-learn's `CallbackContext`, which has no stable type.
+Context: TypeAlias = Any
+
+#: A callback: an object with hooks, or a function of the optimizer.
+CallbackLike: TypeAlias = Any
+
+#: The `scoring` of scikit-learn: the name of a scorer, or a function of an estimator, X and y; None for its `score`.
+Scoring: TypeAlias = str | Callable[..., float] | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
@@ -112,7 +111,7 @@ class BatchReader:
                             f"PaddedBatches(X) where it is rows of token ids.")
         return X, y, w
 
-    def _split_dict(self, batch: Mapping[Any, Any]) -> Batch:
+    def _split_dict(self, batch: Mapping[str, Data]) -> Batch:
         """The parts of a dict; without an input by its name, X is the entry "X"."""
         X: Data = {n: batch[n] for n in self.declared if n in batch}
         if not X and "X" in batch:
@@ -126,7 +125,7 @@ class BatchReader:
         X = X or {n: a for n, a in rest.items() if a is not y}  # An error names what is there instead.
         return X, y if y is None else self._name(y, self.outputs), w
 
-    def _split_sequence(self, batch: Sequence[Any]) -> Batch:
+    def _split_sequence(self, batch: Sequence[Data]) -> Batch:
         """The parts of a tuple or list; X is None where there are too few or too many."""
         n, m = len(self.inputs), len(self.outputs)
         first = batch[0] if batch else None
@@ -142,7 +141,7 @@ class BatchReader:
         return self._name(X, self.inputs), y if y is None else self._name(y, self.outputs), w
 
     @staticmethod
-    def _name(values: Any, names: Sequence[str]) -> Any:
+    def _name(values: Data, names: Sequence[str]) -> Data:
         """Arrays in a tuple or list by the names of several inputs or outputs; anything else as it is."""
         if len(names) > 1 and isinstance(values, (tuple, list)) and len(values) == len(names):
             return dict(zip(names, values, strict=True))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Entries, Json, State
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, ModelError, SettingError
 from ortpartial.model import read_tensors, write_tensors
 from ortpartial.texts import parse_json
@@ -33,7 +34,7 @@ _NAME, _PATTERN = "checkpoint-{:06}.safetensors", re.compile(r"checkpoint-(\d{6,
 _WHOLE = 2**53
 
 
-def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str], kind: str = "checkpoint") -> None:
+def write_checkpoint(state: Entries, path: str | os.PathLike[str], kind: str = "checkpoint") -> None:
     """Write a state to a file, which holds either its former content or the whole state, whenever the process ends.
 
     Parameters
@@ -64,7 +65,7 @@ def write_checkpoint(state: Mapping[str, Any], path: str | os.PathLike[str], kin
     write_tensors(arrays, path, metadata)
 
 
-def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> dict[str, Any]:
+def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> State:
     """Read the state in a file.
 
     Parameters
@@ -120,7 +121,7 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
     return [root / name for _, name in numbers]
 
 
-def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]] | None:
+def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, State] | None:
     """Find a checkpoint and read it: a file, or the newest one in a folder that is whole.
 
     Parameters
@@ -174,7 +175,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]
     return None
 
 
-def add_checkpoint(state: Mapping[str, Any], folder: str | os.PathLike[str], keep: int) -> Path:
+def add_checkpoint(state: Entries, folder: str | os.PathLike[str], keep: int) -> Path:
     """Write a state to a folder as its newest checkpoint, and delete the oldest ones.
 
     Parameters
@@ -217,7 +218,7 @@ def _hash(text: str, arrays: Mapping[str, np.ndarray]) -> str:
     return checksum.hexdigest()
 
 
-def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+def encode(value: object, name: str, arrays: dict[str, np.ndarray]) -> Any:
     """Write a value as JSON has it; an array becomes its name.
 
     What JSON does not have is a dict with one key, which begins with "$".
@@ -270,7 +271,7 @@ def encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     raise SettingError(f"What is saved is arrays, numbers, texts, and lists and dicts of them; {name!r} is {kind}.")
 
 
-def _encode_mapping(value: Mapping[Any, Any], name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _encode_mapping(value: Mapping[Any, Any], name: str, arrays: dict[str, np.ndarray]) -> Json:
     """Write a dict, of any keys, as JSON has it."""
     if all(isinstance(n, str) and not n.startswith("$") for n in value):
         return {n: encode(v, f"{name}/{n}".lstrip("/"), arrays) for n, v in value.items()}
@@ -279,7 +280,7 @@ def _encode_mapping(value: Mapping[Any, Any], name: str, arrays: dict[str, np.nd
     return {"$dict": pairs}
 
 
-def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> dict[str, Any]:
+def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> State:
     """Read a state that was written as JSON by `encode`.
 
     Parameters

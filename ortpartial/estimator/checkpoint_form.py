@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Entries, Json
 from ortpartial.exceptions import CheckpointError
 from ortpartial.execution import Place
 from ortpartial.training import ShapePolicy
@@ -24,7 +25,7 @@ BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _MOST = 2**62
 
 
-def check_form(state: Mapping[str, Any], origin: str) -> None:
+def check_form(state: Entries, origin: str) -> None:
     """Check that a state has the form of one that `borrow_state` yields.
 
     Parameters
@@ -48,19 +49,19 @@ def check_form(state: Mapping[str, Any], origin: str) -> None:
             raise CheckpointError(f"{origin} is damaged: its {name!r} is not what a training writes.")
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _MOST
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _is_anything(value: Any) -> bool:
+def _is_anything(value: object) -> bool:
     return True
 
 
@@ -80,7 +81,7 @@ def _record(**checks: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(check(value[n]) for n, check in checks.items())
 
 
-def _is_random(value: Any) -> bool:
+def _is_random(value: Json) -> bool:
     """Whether a source of random bits takes it; those that numpy does not have are named later."""
     bits = value["bit_generator"]
     if bits in BITS:
@@ -88,7 +89,7 @@ def _is_random(value: Any) -> bool:
     return isinstance(bits, str)
 
 
-def _is_place(value: Any) -> bool:
+def _is_place(value: Json) -> bool:
     Place.from_state(value)
     return value.keys() == {f.name for f in fields(Place)} and isinstance(value["is_stopped"], bool) and _record(
         epoch=_is_count, batches=_is_count, start=_is_count, rows=_optional(_is_count),

@@ -6,8 +6,8 @@ import inspect
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from ortpartial.annotations import Entries, Estimator
 from ortpartial.autodiff import explain_untrained
 from ortpartial.learning import Piece, list_attributes, list_settings
 from ortpartial.model import Leaf, Model, draw_card, draw_tree, place_initializers
@@ -20,7 +20,7 @@ __all__ = ["list_changed", "to_html", "to_text"]
 class _Short(reprlib.Repr):
     """Texts of a limited length, of which losses, penalties and rates show what differs from their defaults."""
 
-    def repr1(self, x: Any, level: int) -> str:
+    def repr1(self, x: object, level: int) -> str:
         if inspect.isroutine(x) or isinstance(x, type):
             return x.__name__
         if isinstance(x, Piece):
@@ -33,7 +33,7 @@ _short.maxstring = _short.maxother = 100
 _short.maxlist = _short.maxtuple = _short.maxdict = 4
 
 
-def _changed_fields(piece: Any) -> dict[str, str]:
+def _changed_fields(piece: object) -> dict[str, str]:
     """The settings of a piece that differ from those of the same class without arguments, as texts."""
     try:
         default = type(piece)()
@@ -43,7 +43,7 @@ def _changed_fields(piece: Any) -> dict[str, str]:
     return _changed(held, {n: getattr(default, n, inspect.Parameter.empty) for n in held})
 
 
-def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
+def _changed(values: Entries, defaults: Entries) -> dict[str, str]:
     """Values that differ from their defaults, as texts; texts are compared, as arrays may be among the values."""
     return {n: _short.repr(v) for n, v in values.items() if repr(v) != repr(defaults[n])}
 
@@ -52,7 +52,7 @@ def _join(texts: Mapping[str, str]) -> str:
     return ", ".join(f"{n}={text}" for n, text in texts.items())
 
 
-def list_changed(kind: type, model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
+def list_changed(kind: type, model: Model, settings: Entries) -> dict[str, str]:
     """The model, and the settings of an optimizer that differ from their defaults.
 
     Parameters
@@ -100,7 +100,7 @@ def to_text(kind: type, changed: Mapping[str, str]) -> str:
     return f"{kind.__name__}({', '.join([*positional, *([_join(named)] if named else [])])})"
 
 
-def to_html(optimizer: Any, changed: Mapping[str, str]) -> str:
+def to_html(optimizer: Estimator, changed: Mapping[str, str]) -> str:
     """An optimizer as a card: settings, engine, losses with their curves, and what is trained of each module.
 
     Parameters

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from ortpartial.learning import FormerAttributes
 
 __all__ = ["FormerMethods"]
 
 
 class _HasState(Protocol):
-    def get_state(self, kind: str = "weight") -> list[np.ndarray]: ...
+    def get_state(self, kind: str = "weight") -> list[Any]: ...
 
 
 class FormerMethods(FormerAttributes):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import CallbackLike, Entries, State
 from ortpartial.autodiff import WeightSelection, find_frozen
 from ortpartial.exceptions import ModelWarning
 from ortpartial.execution import FitSettings
@@ -75,11 +76,11 @@ class LossTraining(Training):
         roles = [*self.labels, *([self.row_weights] if self.row_weights else [])]
         self.state.outputs = list_predictions(spec.model, self.settings["loss_output_name"], roles) or None
 
-    def pack(self) -> dict[str, Any]:
+    def pack(self) -> State:
         """The content of a pickle."""
         return {**super().pack(), "_labels": self.labels, "_row_weights": self.row_weights}
 
-    def prepare_unpacked(self, state: dict[str, Any]) -> None:
+    def prepare_unpacked(self, state: State) -> None:
         """Take the labels and the weights of rows from a pickle."""
         self.labels, self.row_weights = state.pop("_labels"), state.pop("_row_weights")
 
@@ -190,7 +191,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[CallbackLike] = (),
         distributed: bool = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
@@ -229,6 +230,6 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         return self.training.state.to_model(with_loss)
 
     @classmethod
-    def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> OrtGradientOptimizer:
+    def _from_stored(cls, model: ModelProto, settings: Entries) -> OrtGradientOptimizer:
         # The model that stores a training holds its loss, too.
         return cls(model, **{n: v for n, v in settings.items() if n != "learning_loss"})

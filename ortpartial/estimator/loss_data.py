@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -151,7 +150,7 @@ class LossBatchReader(BatchReader):
         super().__init__(data)
         self.outputs, self.declared = list(labels.values()), self.inputs
         self.labels = labels
-        self._names: dict[Any, Any] = {**labels, row_weights or "sample_weight": "sample_weight"}
+        self._names: dict[str, str] = {**labels, row_weights or "sample_weight": "sample_weight"}
         self.target = f"The label {_quote(labels)} of the loss, y," if labels else "X"
 
     def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
@@ -172,14 +171,14 @@ class LossBatchReader(BatchReader):
         X, y, w = super().split(batch, with_target=with_target and bool(self.outputs))
         return X, y if self.outputs else {}, w
 
-    def _split_dict(self, batch: Mapping[Any, Any]) -> Batch:
+    def _split_dict(self, batch: Mapping[str, Data]) -> Batch:
         """The parts of a dict."""
         return super()._split_dict(self._rename(batch))
 
-    def _rename(self, arrays: Any) -> Any:
+    def _rename(self, arrays: Data) -> Data:
         """A dict with the names of the adapter in place of those of inputs; anything else as it is."""
         return {self._names.get(n, n): a for n, a in arrays.items()} if isinstance(arrays, Mapping) else arrays
 
 
-def _quote(names: Any) -> str:
+def _quote(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from onnx import GraphProto, ModelProto, helper
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
 from ortpartial.learning import BaseLearningLoss, list_settings, refuse_former_names, replace_settings, resolve_loss
@@ -20,15 +20,13 @@ from ortpartial.texts import parse_json
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
 from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
 
+from .forms import Loss
 from .outputs import resolve_losses, warn_of_activations
 
 __all__ = ["add_loss_output", "drop_loss", "find_loss", "list_predictions"]
 
 #: The key of the metadata of a model that say which losses were written into it.
 _KEY = "ortpartial.loss"
-
-#: What a loss can be given as.
-Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 
 @refuse_former_names
@@ -307,7 +305,7 @@ def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | Non
     return LossOutput(tuple(named), row_weights, tuple(predictions))
 
 
-def _list_names(labels: Any) -> list[str]:
+def _list_names(labels: Data) -> list[str]:
     """The setting `label_names` as a list."""
     if isinstance(labels, str) or labels is None:
         return [] if labels is None else [labels]
@@ -332,5 +330,5 @@ def _check_loss(model: Model, name: str) -> None:
                            f"compute its mean over the rows.")
 
 
-def _quote(names: Any) -> str:
+def _quote(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

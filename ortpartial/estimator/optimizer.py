@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Entries, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
-    BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
     GradientClipping,
@@ -26,19 +25,16 @@ from ortpartial.learning import (
     accept_former_names,
     check_keywords,
 )
-from ortpartial.model import AliasDict, Model
-from ortpartial.rewrites import (
-    LossScale,
-)
+from ortpartial.model import AliasDict
+from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName, NodePlacement
-from ortpartial.training import (
-    RateFactors,
-)
+from ortpartial.training import RateFactors
 from ortpartial.training_info import recognize_training, to_training_info
 
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .former_methods import FormerMethods
+from .forms import Loss, ModelLike
 from .params import (
     ModelSetting,
     Progress,
@@ -58,10 +54,6 @@ from .weights import freeze_more
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ortpartial.graph import Value
-
-    #: What a loss can be given as.
-    Loss = str | BaseLearningLoss | Callable[[Value, Value], Value]
 
 __all__ = ["OrtGradientForwardBackwardOptimizer", "list_arguments"]
 
@@ -250,7 +242,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     @accept_former_names
     def __init__(
         self,
-        model: Model | ModelProto | bytes | str | os.PathLike[str],
+        model: ModelLike,
         weights_to_train: WeightSelection | None = None,
         *,
         learning_loss: Loss | Mapping[str, Loss] = "square_error",
@@ -268,7 +260,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         engine: str = "auto",
         warm_start: bool = False,
         validation_every: float = 0.1,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[CallbackLike] = (),
         distributed: bool = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
@@ -327,16 +319,16 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     _rng = Progress()
 
     @property
-    def model(self) -> Any:
+    def model(self) -> ModelLike:
         """The model as it was given; training starts again with another one."""
         return self.training.arguments["model"]
 
     @model.setter
-    def model(self, model: Any) -> None:
+    def model(self, model: ModelLike) -> None:
         self.set_params(model=model)
 
     @classmethod
-    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: Any) -> Self:
+    def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: object) -> Self:
         """Make an optimizer that goes on with the training that a model stores.
 
         Weights, optimizer states and the number of batches seen are those of the model, so that the next steps are
@@ -382,7 +374,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return optimizer
 
     @classmethod
-    def _from_stored(cls, model: ModelProto, settings: Mapping[str, Any]) -> Self:
+    def _from_stored(cls, model: ModelProto, settings: Entries) -> Self:
         """An optimizer with the settings that a model stores."""
         return cls(model, **settings)
 
@@ -685,7 +677,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- state
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Record]:
         """A record of every epoch, by column; `pandas.DataFrame(history_)` is a table of them.
 
         "epoch" is its number from 1 on, "iteration" the number of batches seen until its end, both over all calls;
@@ -697,7 +689,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return [dict(record) for record in self._loop.records]
 
     @history_.setter
-    def history_(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def history_(self, records: Sequence[Entries]) -> None:
         self._loop.records = [dict(record) for record in records]
 
     def training_view(self) -> TrainingView:
@@ -744,7 +736,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self._state.get(kind)
 
     @check_keywords()
-    def set_state(self, state: Sequence[Any], kind: str = "weight") -> None:
+    def set_state(self, state: Sequence[ArrayLike], kind: str = "weight") -> None:
         """Overwrite weights, states or buffers; `partial_fit`, or `fit` with `warm_start`, continues from them.
 
         Parameters
@@ -1046,7 +1038,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- forward and backward apart
 
-    def forward(self, inputs: Any, training: bool = False) -> tuple[list[np.ndarray], Any]:
+    def forward(self, inputs: Data, training: bool = False) -> tuple[list[np.ndarray], Any]:
         """Compute the outputs with the trained weights, and the state that `backward` needs.
 
         Parameters
@@ -1087,10 +1079,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- pickling
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         return {**{n: v for n, v in vars(self).items() if n != "training"}, **self.training.pack()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         state = dict(state)
         names = [n for kind in type(self).__mro__ for n, v in vars(kind).items() if isinstance(v, ModelSetting)]
         training = self._training_kind.unpack(state, names)
@@ -1098,7 +1090,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- settings
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> Settings:
         """Return the settings by name.
 
         Parameters
@@ -1112,7 +1104,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         return collect_params(self, self.training.arguments, deep)
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Change settings by name and keep what was trained; assigning an attribute does the same.
 
         In a callback, `learning_rate`, `learning_penalty`, `gradient_clipping`, `averaging`, `weights_to_train`,
@@ -1150,10 +1142,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self._change(replace_nested(self, nested))
         return self
 
-    def _change(self, params: Mapping[str, Any]) -> None:
+    def _change(self, params: Entries) -> None:
         """Change settings; what a subclass keeps beside the training becomes that of an optimizer with the new ones."""
 
-        def rebuild(params: Mapping[str, Any]) -> OrtGradientForwardBackwardOptimizer:
+        def rebuild(params: Entries) -> OrtGradientForwardBackwardOptimizer:
             return type(self)(**{**self.get_params(deep=False), **params})
 
         if (new := self.training.change(params, rebuild)) is not None:
@@ -1175,7 +1167,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return True
 
 
-def list_arguments(local: Mapping[str, Any]) -> dict[str, Any]:
+def list_arguments(local: Entries) -> Settings:
     """The arguments of a constructor, from its local variables.
 
     Parameters

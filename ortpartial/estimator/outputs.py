@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.graph import Node, Value
 from ortpartial.learning import BaseLearningLoss, is_normalization, list_settings, resolve_loss
 from ortpartial.model import Model, is_cache
+
+from .forms import Loss
 
 __all__ = ["ends_in_probabilities", "explain_output", "resolve_losses", "warn_of_activations"]
 
@@ -21,7 +22,7 @@ _FORM = frozenset({"ArrayFeatureExtractor", "Cast", "Dropout", "Flatten", "Gathe
 _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 
 
-def resolve_losses(model: Model, learning_loss: Any) -> dict[str, BaseLearningLoss]:
+def resolve_losses(model: Model, learning_loss: Loss | Mapping[str, Loss]) -> dict[str, BaseLearningLoss]:
     """The loss of every trained output by name; a single loss belongs to the only output of real numbers.
 
     The key-value cache of a language model is none of these, and of several others, "logits" is the one that is meant.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
 
 
-def pad_rows(rows: Sequence[Any], labels: Sequence[Any] | None = None, *, multiple_of: int = 8,
+def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, multiple_of: int = 8,
              ignore_index: int = -100, pad_id: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
 
@@ -125,7 +125,7 @@ class PaddedBatches:
     True
     """
 
-    def __init__(self, rows: Sequence[Any], labels: Sequence[Any] | None = None, batch_size: int = 8, *,
+    def __init__(self, rows: Sequence[Data], labels: Sequence[Data] | None = None, batch_size: int = 8, *,
                  multiple_of: int = 8, ignore_index: int = -100, pad_id: int = 0, shuffle: bool = True,
                  random_state: int | None = None):
         if batch_size < 1:
@@ -161,7 +161,7 @@ class PaddedBatches:
         self.epoch = epoch
 
 
-def _check_rows(rows: Sequence[Any], labels: Sequence[Any] | None) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _check_rows(rows: Sequence[Data], labels: Sequence[Data] | None) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The rows and their labels as arrays of whole numbers."""
     arrays = [_to_row(row, f"Row {i}") for i, row in enumerate(rows)]
     if labels is None:
@@ -175,7 +175,7 @@ def _check_rows(rows: Sequence[Any], labels: Sequence[Any] | None) -> tuple[list
     return arrays, every
 
 
-def _to_row(row: Any, what: str) -> np.ndarray:
+def _to_row(row: Data, what: str) -> np.ndarray:
     """One-dimensional whole numbers, at least one."""
     array = np.asarray(row)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":

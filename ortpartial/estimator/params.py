@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass, replace
 from types import MethodType
 from typing import Any
 
+from ortpartial.annotations import Entries, Estimator, Settings
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import Piece, describe_unknown, list_settings, replace_settings
 
@@ -25,10 +26,10 @@ class Setting:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
         return self if instance is None else getattr(instance.training.loop.settings, self.name)
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Estimator, value: object) -> None:
         instance.training.loop.settings = replace(instance.training.loop.settings, **{self.name: value})
 
 
@@ -41,13 +42,13 @@ class SettingMethod:
         The method.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., object]):
         self.function = function
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
         return self.function if instance is None else MethodType(self.function, instance)
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Estimator, value: object) -> None:
         instance.set_params(**{self.function.__name__: value})
 
 
@@ -57,10 +58,10 @@ class ModelSetting:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
         return self if instance is None else instance.training.settings[self.name]
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Estimator, value: object) -> None:
         instance.set_params(**{self.name: value})
 
 
@@ -70,14 +71,14 @@ class Progress:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = PROGRESS[name]
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
         return self if instance is None else getattr(instance.training.loop, self.name)
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Estimator, value: object) -> None:
         setattr(instance.training.loop, self.name, value)
 
 
-def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> dict[str, Any]:
+def collect_params(instance: Estimator, arguments: Entries, deep: bool) -> Settings:
     """Collect the arguments of a constructor by name, as `get_params` of scikit-learn does.
 
     Parameters
@@ -101,12 +102,12 @@ def collect_params(instance: Any, arguments: Mapping[str, Any], deep: bool) -> d
     return params
 
 
-def _get_piece(instance: Any, name: str) -> Any:
+def _get_piece(instance: Estimator, name: str) -> Any:
     """The value of a setting; None for a model, as the fields of what `load` returns are no settings."""
     return None if name == "model" else getattr(instance, name, None)
 
 
-def list_fields(path: str, value: Any) -> dict[str, Any]:
+def list_fields(path: str, value: object) -> Settings:
     """List the settings of a piece or a dataclass, and theirs, by name; nothing for other values.
 
     Parameters
@@ -127,7 +128,7 @@ def list_fields(path: str, value: Any) -> dict[str, Any]:
     return listed
 
 
-def check_names(instance: Any, names: Iterable[str]) -> None:
+def check_names(instance: Estimator, names: Iterable[str]) -> None:
     """Check that names are those of settings.
 
     Parameters
@@ -148,7 +149,7 @@ def check_names(instance: Any, names: Iterable[str]) -> None:
             raise SettingError(describe_unknown(name, type(instance).__name__, [n for n in settings if "__" not in n]))
 
 
-def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+def replace_nested(instance: Estimator, params: Entries) -> Settings:
     """Copy attributes that are pieces or dataclasses, with some of their settings replaced.
 
     Parameters
@@ -169,7 +170,7 @@ def replace_nested(instance: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     SettingError
         There is no such field.
     """
-    new: dict[str, Any] = {}
+    new: Settings = {}
     for name in sorted(params, key=lambda n: n.count("__")):
         attribute, *path = name.split("__")
         piece = new.get(attribute, _get_piece(instance, attribute))

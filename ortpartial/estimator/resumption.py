@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from hashlib import sha256
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ortpartial.annotations import Entries, Estimator, Settings
 from ortpartial.exceptions import CheckpointError
 from ortpartial.graph import topological
 from ortpartial.learning import (
@@ -35,6 +36,9 @@ from .checkpoint_form import BITS
 __all__ = ["LOOP", "PIECES", "check_arrays", "check_model", "check_settings", "count_operators", "describe",
            "read_settings", "rebuild_generator", "rebuild_piece", "rebuild_setting"]
 
+#: A setting as `describe` writes it: None, a number, a text, or a tuple or dict of them.
+Described: TypeAlias = Any
+
 #: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
 _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
                    "validation_every", "callbacks", "distributed", "checkpointing", "timeout", "verbose", "exc",
@@ -52,7 +56,7 @@ _KINDS = {"learning_rate": BaseLearningRate, "learning_penalty": BaseLearningPen
 LOOP = ("max_iter", "batch_size", "shuffle", "validation_every")
 
 
-def read_settings(optimizer: Any) -> dict[str, Any]:
+def read_settings(optimizer: Estimator) -> Settings:
     """The settings that a checkpoint tells of.
 
     Parameters
@@ -70,7 +74,7 @@ def read_settings(optimizer: Any) -> dict[str, Any]:
     return {**settings, **{n: params[n] for n in WEIGHTS}}
 
 
-def check_settings(settings: Mapping[str, Any], stored: Mapping[str, Any], origin: str) -> None:
+def check_settings(settings: Entries, stored: Entries, origin: str) -> None:
     """Check that settings are those with which a training began.
 
     Parameters
@@ -110,7 +114,7 @@ def count_operators(spec: TrainingSpec) -> dict[str, int]:
     return dict(Counter(node.op_type for node in topological(list(spec.model.outputs.values()))))
 
 
-def check_model(spec: TrainingSpec, state: Mapping[str, Any], origin: str) -> None:
+def check_model(spec: TrainingSpec, state: Entries, origin: str) -> None:
     """Check that a state is that of the same model, with the same optimizer.
 
     Parameters
@@ -193,7 +197,7 @@ def rebuild_generator(rng: np.random.Generator, bits: str, origin: str) -> np.ra
     return np.random.Generator(getattr(np.random, bits)())
 
 
-def describe(value: Any) -> Any:
+def describe(value: object) -> Described:
     """A setting in a form that can be written and compared: an object by its class and its settings.
 
     Parameters
@@ -237,13 +241,13 @@ def describe(value: Any) -> Any:
     return {"function": name, "code": "", "held": describe(attributes)} if attributes else name
 
 
-def _list_code(code: CodeType) -> tuple[Any, ...]:
+def _list_code(code: CodeType) -> tuple[object, ...]:
     """The content of code, whatever file and line it stands in."""
     constants = tuple(_list_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
 
-def rebuild_setting(described: Any, former: Any, origin: str) -> Any:
+def rebuild_setting(described: Described, former: Any, origin: str) -> Any:
     """The setting that was described, in place of a former one.
 
     Parameters
@@ -282,7 +286,7 @@ def rebuild_setting(described: Any, former: Any, origin: str) -> Any:
     return kind(**{n: v for n, v in settings.items() if n in known})
 
 
-def rebuild_piece(name: str, described: Any, former: Any, origin: str) -> Any:
+def rebuild_piece(name: str, described: Described, former: Any, origin: str) -> Any:
     """The piece of the update that was described.
 
     Parameters
@@ -323,7 +327,7 @@ def _find_class(name: str, former: type, origin: str) -> type:
     raise CheckpointError(f"{origin} has the setting {name}, which is not defined here; define or import it.")
 
 
-def _write(described: Any) -> str:
+def _write(described: Described) -> str:
     """A described setting as Python code."""
     if not isinstance(described, Mapping):
         return repr(described)

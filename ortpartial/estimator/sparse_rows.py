@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class SparseRows:
 
     ndim = 2
 
-    def __init__(self, matrix: Any):
+    def __init__(self, matrix: Data):
         self.matrix, self.shape, self.dtype = matrix, tuple(matrix.shape), matrix.dtype
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import ArrayLike, Record
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import build, to_dtype, variable
 from ortpartial.learning import fingerprint
@@ -49,7 +50,7 @@ class TrainingState:
         #: The outputs of the trained model; all by default.
         self.outputs: Sequence[str] | None = None
         self._rate: Hashable = None  # The fingerprint of the one whose schedule has a session.
-        self._gradient: tuple[Any, Session] | None = None  # with what it was made for
+        self._gradient: tuple[Hashable, Session] | None = None  # with what it was made for
 
     def list_names(self, kind: str) -> list[str]:
         """The names of the arrays of a kind, ``"weight"``, ``"optimizer"`` or ``"buffer"``, in order."""
@@ -68,7 +69,7 @@ class TrainingState:
         with self.engine.turn.lock:
             return [self.engine.get(n) for n in self.list_names(kind)]
 
-    def set(self, arrays: Sequence[Any], kind: str) -> None:
+    def set(self, arrays: Sequence[ArrayLike], kind: str) -> None:
         """Overwrite the arrays of a kind: all of them, or none if one does not fit."""
         names = self.list_names(kind)
         if len(arrays) != len(names):
@@ -97,7 +98,7 @@ class TrainingState:
         name = self.spec.names.rate_scale
         return float(self.engine.get(name)) if name in self.spec.controls else 1.0
 
-    def add_rates(self, records: Sequence[dict[str, Any]]) -> None:
+    def add_rates(self, records: Sequence[Record]) -> None:
         """Write η of the last update into those records of epochs, the last ones, that say what it follows from."""
         with self.engine.turn.lock:
             for record in reversed(records):
@@ -192,7 +193,7 @@ class TrainingState:
         return graphs | {n: g for n, g in apart.items() if n not in graphs}
 
 
-def _check_array(name: str, array: Any, former: np.ndarray) -> np.ndarray:
+def _check_array(name: str, array: ArrayLike, former: np.ndarray) -> np.ndarray:
     """An array in place of a former one, of its dtype and shape, without NaN or infinity."""
     with np.errstate(over="ignore"):
         new = to_dtype(array, former.dtype, f"The array for {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Protocol
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Settings
 from ortpartial.execution import FitTasks
 
 from .changes import WEIGHTS
@@ -23,7 +23,7 @@ class Optimizer(Protocol):
 
     training: Training
 
-    def set_params(self, **params: Any) -> Any: ...
+    def set_params(self, **params: Any) -> object: ...
 
 
 class _SharedSettings:
@@ -32,13 +32,13 @@ class _SharedSettings:
     def __init__(self, optimizer: Optimizer):
         self.optimizer = optimizer
 
-    def read(self) -> tuple[dict[str, Any], float]:
+    def read(self) -> tuple[Settings, float]:
         """Those of this process."""
         training = self.optimizer.training
         weights = {**{n: training.arguments[n] for n in WEIGHTS}, "weights_to_train": training.name_weights()}
         return {**{n: getattr(self.optimizer, n) for n in _SHARED}, **weights}, training.state.rate_scale
 
-    def follow(self, values: tuple[dict[str, Any], float]) -> None:
+    def follow(self, values: tuple[Settings, float]) -> None:
         """Take over those of the first process."""
         settings, scale = values
         present, present_scale = self.read()

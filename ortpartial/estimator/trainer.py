@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Loop
 from ortpartial.learning import BaseLearningRate
@@ -38,7 +38,7 @@ class Trained(Protocol):
     def scale_learning_rate(self, scale: float) -> object: ...
 
     @property
-    def history_(self) -> list[dict[str, Any]]: ...
+    def history_(self) -> list[Record]: ...
 
     @property
     def trained_coef_(self) -> dict[str, np.ndarray]: ...
@@ -82,7 +82,7 @@ class OptimizerTrainer:
         """Multiply all step sizes by a number from the next batch on."""
         self.optimizer.scale_learning_rate(scale)
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[Record]:
         """A copy of the records of all epochs so far."""
         return self.optimizer.history_
 
@@ -111,6 +111,6 @@ class OptimizerTrainer:
         """Overwrite them with former ones."""
         self.training.state.restore_used(arrays)
 
-    def capture(self) -> AbstractContextManager[dict[str, Any]]:
+    def capture(self) -> AbstractContextManager[State]:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
         return self.training.capture(read_settings(self.optimizer))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields, replace
 from numbers import Real
 from threading import get_ident
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries, Estimator, Settings, State
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
 from ortpartial.execution import (
@@ -66,6 +65,7 @@ from ortpartial.training import (
 from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import check_form
+from .forms import ModelLike
 from .loss_data import LossDataAdapter
 from .outputs import resolve_losses, warn_of_activations
 from .params import PROGRESS
@@ -98,10 +98,10 @@ _ARGUMENTS = ("model", "weights_to_train", "learning_loss", "learning_rate", "le
               "averaging", "rate_factors", "freeze", "train_mode")
 
 #: Attributes that are pickled under names with an underscore before them, and the values that older pickles lack.
-_PICKLED: dict[str, Any] = {"factors": {}, "batches": 0, "learned": {}, "first": {}, "class_weights": {}, "origin": {}}
+_PICKLED: Settings = {"factors": {}, "batches": 0, "learned": {}, "first": {}, "class_weights": {}, "origin": {}}
 
 #: Settings that pickles of former versions lack.
-_ADDED: dict[str, Any] = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False,
+_ADDED: Settings = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False,
                           "rate_factors": None}
 
 
@@ -139,20 +139,20 @@ class Training:
         The turn to train, for a whole call of `fit`; the engine has one for each epoch or batch.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], settings: Mapping[str, Any]):
+    def __init__(self, arguments: Entries, settings: Entries):
         self.arguments, self.settings = dict(arguments), dict(settings)
         self.factors: Mapping[str, float] = {}
         self.learned: Mapping[str, np.ndarray] = {}
         self.first: Mapping[str, np.ndarray] = {}
         self.batches = 0
-        self.class_weights: Mapping[str, Any] = {}
-        self.origin: Mapping[str, Any] = {}
-        self.unsettled: Sequence[Any] = ()
-        self.fingerprint: Any = None
+        self.class_weights: Entries = {}
+        self.origin: Entries = {}
+        self.unsettled: Sequence[object] = ()
+        self.fingerprint: Hashable = None
         self.turn = Turn()
 
     @classmethod
-    def begin(cls, given: Mapping[str, Any], owner: str, stacklevel: int) -> Training:
+    def begin(cls, given: Entries, owner: str, stacklevel: int) -> Training:
         """A training with the settings of a constructor.
 
         Parameters
@@ -219,7 +219,8 @@ class Training:
         self.door = SpecDoor(spec, engine, self.predictor)
         self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
-        self._layer: OrtGradientForwardBackward | None = None
+        #: Forward and backward apart, as they were used last; None if they were not.
+        self.last_layer: OrtGradientForwardBackward | None = None
 
     def specify(self, model: Model, weights: Sequence[str] | None = None, factors: Mapping[str, float] | None = None
                 ) -> TrainingSpec:
@@ -264,7 +265,7 @@ class Training:
             for part in (self.door, self.state):
                 part.spec, part.engine = spec, engine
 
-    def restore_arrays(self, snapshot: Mapping[str, Any]) -> None:
+    def restore_arrays(self, snapshot: Entries) -> None:
         """Back to a snapshot of an engine; one in which step sizes are rescaled makes a training that rescales them."""
         if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
             self.adopt(replace(self.spec, rescaled=True))
@@ -272,22 +273,17 @@ class Training:
 
     def forward_backward(self) -> OrtGradientForwardBackward:
         """Forward and backward apart, with the weights of now."""
-        if self._layer is None:
+        if self.last_layer is None:
             model = restore_weights(self.spec.model)
-            self._layer = OrtGradientForwardBackward(model, list(self.spec.moving), device=self.settings["device"],
-                                                     engine=self.settings["engine"])
-        self._layer.set_state(list(self.state.used.values()))
-        return self._layer
-
-    @property
-    def last_layer(self) -> OrtGradientForwardBackward | None:
-        """The same, as it was used last; None if it was not."""
-        return self._layer
+            self.last_layer = OrtGradientForwardBackward(model, list(self.spec.moving), device=self.settings["device"],
+                                                         engine=self.settings["engine"])
+        self.last_layer.set_state(list(self.state.used.values()))
+        return self.last_layer
 
     # -- training
 
-    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks, path: Any = None,
-            overrides: Overrides | None = None) -> None:
+    def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks,
+            path: str | os.PathLike[str] | None = None, overrides: Overrides | None = None) -> None:
         """Train, and tell of the tasks; go on with a fit that was cut off, where there is a path of checkpoints.
 
         Warnings name the caller of the method that calls this one, which is decorated.
@@ -405,20 +401,20 @@ class Training:
     # -- history
 
     @property
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> State:
         """Losses, epochs, generator and history, by the names of the optimizer's attributes; records are copies."""
         self.state.add_rates(self.loop.records)
         values = {n: getattr(self.loop, kept) for n, kept in PROGRESS.items()}
         return {**values, "history_": [dict(record) for record in self.loop.records]}
 
     @progress.setter
-    def progress(self, values: Mapping[str, Any]) -> None:
+    def progress(self, values: Entries) -> None:
         for name, value in values.items():
             setattr(self.loop, PROGRESS[name], [dict(r) for r in value] if name == "history_" else value)
 
     # -- changes
 
-    def change(self, params: Mapping[str, Any], rebuild: Callable[[Mapping[str, Any]], Any]) -> Any:
+    def change(self, params: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
         """Change settings, between two trainings or in the thread that trains, and keep what has been trained.
 
         Parameters
@@ -444,7 +440,7 @@ class Training:
         with self.turn.lock:
             return self._change(params, rebuild)
 
-    def _change(self, params: Mapping[str, Any], rebuild: Callable[[Mapping[str, Any]], Any]) -> Any:
+    def _change(self, params: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
         """Change settings: those of the loop, of the weights and of the update, the others by composing anew."""
         update = {n: v for n, v in params.items() if n in UPDATE}
         if params.keys() - {*_FIT, *UPDATE, *WEIGHTS}:
@@ -466,7 +462,7 @@ class Training:
             self.loop.rng = np.random.default_rng(settings.random_state)
         return None
 
-    def _change_weights(self, params: Mapping[str, Any]) -> None:
+    def _change_weights(self, params: Entries) -> None:
         """Go on with other weights to train, or with other factors of their rates, from the next step on."""
         model, arguments = self._restore_model(), {**self.arguments, **params}
         weights, factors = choose_weights(model, self.spec.losses, arguments)
@@ -487,7 +483,7 @@ class Training:
         kind, reason = select_engine(self.settings["engine"], new, self.settings["distributed"])
         self.adopt(new, kind, self.learned)
         self.engine.reason = engine.reason if kind is type(engine) else reason
-        self.learned, self.first, self._layer = kept, {n: model.arrays[n] for n in kept}, None
+        self.learned, self.first, self.last_layer = kept, {n: model.arrays[n] for n in kept}, None
 
     def _restore_model(self) -> Model:
         """The model as it was read: without what weights have learned, and with constants alone."""
@@ -507,13 +503,13 @@ class Training:
             return setting
         return resolve_weights(self._restore_model(), setting, list(self.spec.losses))
 
-    def list_unfrozen(self, patterns: Sequence[str]) -> dict[str, Any]:
+    def list_unfrozen(self, patterns: Sequence[str]) -> Settings:
         """The settings of a training of further weights, by names, aliases and patterns: see `freeze_less`."""
         model, losses = self._restore_model(), self.spec.losses
         chosen = leave_out_loss(model, losses, self.arguments["weights_to_train"])
         return freeze_less(model, list(losses), patterns, {**self.arguments, "weights_to_train": chosen})
 
-    def _change_update(self, params: Mapping[str, Any]) -> None:
+    def _change_update(self, params: Entries) -> None:
         """Go on with another optimizer, penalty, clipping or average from the next step on."""
         settings = self.settings
         new = {n: resolve(params.get(n, settings[n])) for n, resolve in UPDATE.items()}
@@ -528,7 +524,7 @@ class Training:
         self.arguments.update({n: v for n, v in params.items() if n != "use_average"})
         self.note_pieces()
 
-    def scale_rate(self, scale: Any) -> None:
+    def scale_rate(self, scale: object) -> None:
         """Multiply all step sizes by a number from the next batch on.
 
         Raises
@@ -545,8 +541,7 @@ class Training:
                 self.adopt(replace(self.spec, rescaled=True))
             self.engine.set(self.spec.names.rate_scale, np.array(float(scale)))
 
-    def _recompose(self, params: Mapping[str, Any], update: Mapping[str, Any],
-                   rebuild: Callable[[Mapping[str, Any]], Any]) -> Any:
+    def _recompose(self, params: Entries, update: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
         """Change settings that all graphs depend on, then those of the update, and continue from the current state."""
         if self.loop.thread is not None:
             name = next(n for n in params if n not in _FIT)
@@ -596,7 +591,7 @@ class Training:
     # -- checkpoints
 
     @contextmanager
-    def capture(self, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def capture(self, settings: Entries) -> Iterator[State]:
         """A context in which a training stands still, with all that its next steps depend on, and its history.
 
         Parameters
@@ -640,8 +635,8 @@ class Training:
         self.origin = {**{n: self.settings[n] for n in PIECES}, **{n: loop[n] for n in LOOP},
                        **{n: self.arguments[n] for n in WEIGHTS}}
 
-    def resume(self, path: str | os.PathLike[str], settings: Mapping[str, Any]
-               ) -> tuple[Place, Sequence[Mapping[str, Any]]] | None:
+    def resume(self, path: str | os.PathLike[str], settings: Entries
+               ) -> tuple[Place, Sequence[Entries]] | None:
         """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
 
         Parameters
@@ -679,7 +674,7 @@ class Training:
         logger.info("the training goes on from %s", file)
         return Place.from_state(state["place"]), state["callbacks"]
 
-    def restore(self, state: Mapping[str, Any], origin: str) -> None:
+    def restore(self, state: Entries, origin: str) -> None:
         """Go on from a state, with the settings that callbacks have changed until then.
 
         Parameters
@@ -717,7 +712,7 @@ class Training:
         changes = {n: state["changes"][n] for n in LOOP if n in state["changes"]}
         self.loop.settings = replace(self.loop.settings, **changes)
 
-    def _restore_steps(self, state: Mapping[str, Any], update: Mapping[str, Any], starts: Mapping[str, Any],
+    def _restore_steps(self, state: Entries, update: Entries, starts: Entries,
                        origin: str) -> None:
         """Go on with the weights, the update and the losses of a state; after an error, with those of before."""
         weights = {n: rebuild_setting(state["changes"][n], None, origin) for n in WEIGHTS if n in state["changes"]}
@@ -745,7 +740,7 @@ class Training:
 
     # -- pickles
 
-    def pack(self) -> dict[str, Any]:
+    def pack(self) -> State:
         """The content of a pickle: settings, the model as bytes and the state; the rest follows from them."""
         arguments = {n: v for n, v in self.arguments.items() if n != "model"}
         model = change_weights(self.spec.model, self.first)
@@ -760,7 +755,7 @@ class Training:
                 "average_start": self.spec.average_start, "engine_state": snapshot}
 
     @classmethod
-    def unpack(cls, state: dict[str, Any], names: Sequence[str]) -> Training:
+    def unpack(cls, state: State, names: Sequence[str]) -> Training:
         """The training of a pickle.
 
         Parameters
@@ -795,11 +790,11 @@ class Training:
         training.note_pieces()
         return training
 
-    def prepare_unpacked(self, state: dict[str, Any]) -> None:
+    def prepare_unpacked(self, state: State) -> None:
         """Take what else a subclass has pickled."""
 
 
-def _refuse(params: Mapping[str, Any]) -> Any:
+def _refuse(params: Entries) -> Estimator:
     """A checkpoint changes no setting that all graphs depend on."""
     raise AssertionError(params)
 
@@ -811,7 +806,7 @@ def _check_thread() -> None:
                            "train in a callback.")
 
 
-def _load(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> Model:
+def _load(model: ModelLike) -> Model:
     """The model as values, in inference mode: a training sets its mode itself, and predictions are made in this one."""
     if not isinstance(model, Model):
         return load(to_inference_mode(read(model)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from math import prod
 from numbers import Number
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.execution import Batch
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
@@ -68,7 +68,7 @@ class DataAdapter:
         self._ranges = index_ranges(self.inputs, outputs)
         self._indices = find_indices(self.inputs, outputs)
         self._nullable = find_nullable(outputs, self.inputs)
-        self._shapes: dict[tuple[Any, ...], Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
+        self._shapes: dict[Hashable, Sequence[int | str | None]] = {}  # of outputs, by those of the inputs
         sizes = [v.shape[0] for n, v in self.inputs.items() if v.shape and n not in self._computed.shapes]
         self.fixed_batch = next((size for size in sizes if isinstance(size, int)), None)
 
@@ -177,7 +177,7 @@ class DataAdapter:
             raise DataError("All sample weights are zero." if shared in arrays else
                             "Nothing counts: every label is the ignore_index, or its sample weight is zero.")
 
-    def _name_targets(self, y: Data) -> Mapping[str, Any]:
+    def _name_targets(self, y: Data) -> Entries:
         """The targets by the names of their outputs."""
         losses = self.spec.losses
         if not isinstance(y, Mapping) and len(losses) == 1:
@@ -307,7 +307,7 @@ def _check_text(array: np.ndarray, what: str) -> np.ndarray:
     return text
 
 
-def list_columns(data: Data) -> dict[Any, Any] | None:
+def list_columns(data: Data) -> dict[Any, Data] | None:
     """List the columns of a table by name; None for anything but a table.
 
     Parameters
@@ -336,13 +336,13 @@ def list_columns(data: Data) -> dict[Any, Any] | None:
     return {n: data[n] for n in names}
 
 
-def _stack_columns(table: Mapping[Any, Any], dtype: np.dtype, what: str, *settings: bool) -> np.ndarray:
+def _stack_columns(table: Mapping[Hashable, Data], dtype: np.dtype, what: str, *settings: bool) -> np.ndarray:
     """The columns of a table, stacked; each is checked by itself, so that an error names it."""
     whose = what[0].lower() + what[1:]
     return np.stack([_to_array(c, dtype, f"Column {n!r} of {whose}", *settings) for n, c in table.items()], axis=1)
 
 
-def _align_rank(column: Any, declared: Sequence[int | str | None] | None) -> np.ndarray:
+def _align_rank(column: Data, declared: Sequence[int | str | None] | None) -> np.ndarray:
     """A column of a table, as a matrix of one column if the input is declared so."""
     array = np.asarray(column)
     return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
@@ -501,7 +501,7 @@ def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, wha
                         f"expected{ignored}{hint_labels(labels.min(), labels.max(), classes)}.")
 
 
-def check_sample_weight(w: Any, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
+def check_sample_weight(w: Data, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
     """Convert sample_weight to an array of one weight per row, or per element of the target, not negative.
 
     Parameters

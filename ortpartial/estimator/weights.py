@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
-from typing import Any
 
+from ortpartial.annotations import Entries, Settings
 from ortpartial.autodiff import (
     WeightSelection,
     find_default_weights,
@@ -23,7 +23,7 @@ from ortpartial.training import LossOutput, resolve_rate_factors
 __all__ = ["choose_weights", "find_loss_weights", "freeze_less", "freeze_more", "leave_out_loss"]
 
 
-def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], settings: Mapping[str, Any]
+def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], settings: Entries
                    ) -> tuple[list[str], dict[str, float]]:
     """Resolve the settings that choose weights.
 
@@ -128,8 +128,8 @@ def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[s
     return (*(item for item in _list_items(freeze) if item not in added), *patterns)
 
 
-def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], settings: Mapping[str, Any]
-                ) -> dict[str, Any]:
+def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], settings: Entries
+                ) -> Settings:
     """The settings that train further weights: those that are frozen, or else those that were never chosen.
 
     Parameters

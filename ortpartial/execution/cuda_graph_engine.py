@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -118,7 +117,7 @@ class CudaGraphEngine(EpochEngine):
             for weight, loss in zip(self._weights_of(part).tolist(), program(part).tolist(), strict=True):
                 mean.add(weight * loss, weight)
 
-    def _captured(self, shapes: Shapes, rows: int) -> Any:
+    def _captured(self, shapes: Shapes, rows: int) -> _CapturedProgram | None:
         """The step of batches of these shapes, or None where it cannot be recorded, or reads rows of other shapes."""
         is_resident = self._resident is None or self._resident.takes(self._data)
         if self._refused or not self._is_whole or is_symbolic(shapes) or not is_resident:
@@ -131,7 +130,7 @@ class CudaGraphEngine(EpochEngine):
             self.name, self.reason = "epoch", f"the device does not record a step: {e}"
             return None
 
-    def _open(self, key: ProgramKey) -> Any:
+    def _open(self, key: ProgramKey) -> object:
         """A step to be replayed, or a program of an `EpochEngine`."""
         if key.kind != "captured":
             return super()._open(key)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from ortpartial.annotations import Data
+
+if TYPE_CHECKING:
+    from .fit_settings import FitSettings
 
 __all__ = ["Batch", "Door"]
 
@@ -52,7 +55,7 @@ class Door(Protocol):
     def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
         """By how much a batch counts in the mean of an epoch."""
 
-    def reset(self, rng: np.random.Generator, settings: Any) -> None:
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
         """Return to the first weights."""
 
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
@@ -67,7 +70,7 @@ class Door(Protocol):
     def watch(self, loss: float) -> None:
         """Let a schedule see the loss that validation data have after an epoch, or else that of the training."""
 
-    def describe_rate(self) -> Any:
+    def describe_rate(self) -> object:
         """The step size of the last batch, for the record of an epoch; or what it follows from."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:

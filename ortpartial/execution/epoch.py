@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
+from onnx.defs import OpSchema
 
-from ortpartial.graph import VIEWS, Value, build, make_node, op, rewrite, scan, topological, variable
+from ortpartial.graph import VIEWS, OpaqueSchema, Value, build, make_node, op, rewrite, scan, topological, variable
 
 from .ahead import compute_ahead, find_ahead
 from .step import StepSource
@@ -98,9 +98,9 @@ def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
     return True
 
 
-def _scaled_apart(loss: Value) -> tuple[Value, list[tuple[Any, Value]]]:
+def _scaled_apart(loss: Value) -> tuple[Value, list[tuple[OpSchema | OpaqueSchema, Value]]]:
     """What a loss is a multiple of, and how and by what: that can be done once for all steps."""
-    scaled: list[tuple[Any, Value]] = []
+    scaled: list[tuple[OpSchema | OpaqueSchema, Value]] = []
     while loss.node is not None and loss.node.op_type in ("Div", "Mul") and loss.rank == 0:
         a, b = loss.node.reads
         if b.array is None or a.rank:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from onnx import ModelProto
@@ -64,7 +63,8 @@ class EpochEngine(StepEngine):
         """How many batches of so many rows are still near when they are read."""
         return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))
 
-    def _run(self, program: Any, batches: np.ndarray, chunk: int, mean: WeightedMean, steps: int) -> None:
+    def _run(self, program: Callable[[int, np.ndarray], np.ndarray], batches: np.ndarray, chunk: int,
+             mean: WeightedMean, steps: int) -> None:
         """Run a program on chunks of so many batches."""
         count, start = len(batches), 0
         while start < count:
@@ -78,7 +78,7 @@ class EpochEngine(StepEngine):
             else:
                 mean.collect(losses, weights, chunk)
 
-    def _open(self, key: ProgramKey) -> Any:
+    def _open(self, key: ProgramKey) -> object:
         """The steps of an epoch, or a single one."""
         return _EpochProgram(self, self._compile(key, epoch_graph)) if key.kind == "epoch" else super()._open(key)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import CallbackLike
 from ortpartial.exceptions import SettingError
 
 from .hooks import check_callbacks
@@ -59,7 +60,7 @@ class FitSettings:
     random_state: int | np.random.Generator | None = None
     warm_start: bool = False
     validation_every: float = 0.1
-    callbacks: tuple[Any, ...] = ()
+    callbacks: tuple[CallbackLike, ...] = ()
     timeout: float | None = None
     verbose: int = 0
     exc: bool = True
@@ -96,7 +97,7 @@ class FitSettings:
         return max(1, round(share))
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Check a setting that is True or False.
 
     Parameters

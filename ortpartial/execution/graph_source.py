@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topological, variable
 from ortpartial.learning import descend
@@ -204,7 +205,7 @@ class GraphSource(StepSource):
 def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
     """Outputs with w - η · step written as `descend` writes it, as in `fit`."""
 
-    def change(node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
             return None
         eta, step = scaled.inputs

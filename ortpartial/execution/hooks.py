@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
-from typing import Any
 
+from ortpartial.annotations import CallbackLike
 from ortpartial.exceptions import SettingError
 
 from .task_context import TaskContext
@@ -21,7 +21,7 @@ HOOKS = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
 _PARAMETERS = ("X", "y", "metadata", "fitted_estimator")
 
 
-def has_hooks(callback: Any) -> bool:
+def has_hooks(callback: CallbackLike) -> bool:
     """Whether a callback is an object with hooks, and not a function of the optimizer.
 
     Parameters
@@ -36,7 +36,7 @@ def has_hooks(callback: Any) -> bool:
     return hasattr(callback, "on_fit_task_end") and hasattr(callback, "setup")
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> None:
+def check_callbacks(callbacks: Sequence[CallbackLike]) -> None:
     """Check that objects are callbacks: ones with hooks, each of them once, or functions of the optimizer.
 
     Parameters
@@ -55,7 +55,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             raise SettingError(f"callbacks has the same {type(callback).__name__} twice; give it once.")
 
 
-def _check_callback(callback: Any) -> None:
+def _check_callback(callback: CallbackLike) -> None:
     """Check that an object is a callback."""
     hooks = [h for h in HOOKS if hasattr(callback, h)]
     if not hooks:
@@ -77,7 +77,7 @@ def _check_callback(callback: Any) -> None:
                                f"are some of {_join(_PARAMETERS)}.")
 
 
-def _check_function(callback: Any) -> None:
+def _check_function(callback: CallbackLike) -> None:
     """Check that a callback is a function of one argument."""
     if not callable(callback):
         raise SettingError(f"callbacks are functions of the optimizer, or objects with the hooks {_join(HOOKS)}; "
@@ -91,7 +91,7 @@ def _check_function(callback: Any) -> None:
         return
 
 
-def list_parameters(hook: Callable[..., Any]) -> list[str]:
+def list_parameters(hook: Callable[..., object]) -> list[str]:
     """The keyword-only parameters of a hook: what it asks for.
 
     Parameters
@@ -110,7 +110,7 @@ def list_parameters(hook: Callable[..., Any]) -> list[str]:
 
 
 @lru_cache
-def _list_keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+def _list_keywords(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind == p.KEYWORD_ONLY)
 
 
@@ -135,6 +135,6 @@ def call_hook(hook: Callable[..., object], estimator: object, context: TaskConte
     return bool(hook(estimator, context, **{p: arguments[p]() for p in list_parameters(hook)}))
 
 
-def _join(names: Any) -> str:
+def _join(names: Iterable[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Same
 from ortpartial.runtime import Buffer, Turn
 
 from .mean import WeightedMean
@@ -41,7 +40,7 @@ class IdleRunner:
         """The number of batches seen."""
         return self._count()
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Same) -> Same:
         """The value of this process."""
         return value
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
 from ortpartial.logs import logger
 
@@ -86,7 +86,7 @@ class Loop:
         self.train_losses: list[float] = []
         self.validation_losses: list[float] = []
         self.n_iter = 0
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self.door.reset(self.rng, self.settings)
 
     def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks | None = None,
@@ -314,7 +314,7 @@ class Loop:
                 self.door.check_step({n: a[rows] for n, a in data.items()})
             self._checked = self.engine
 
-    def _replay(self, snapshot: Any, order: np.ndarray, size: int, loss: float) -> str:
+    def _replay(self, snapshot: State | None, order: np.ndarray, size: int, loss: float) -> str:
         """Repeat diverged steps up to the last finite one; return the message."""
         engine = self.engine
         if snapshot is None:  # With one set of weights, the step was not taken.
@@ -394,7 +394,7 @@ class Loop:
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
 
 
-def _average(step: Callable[[Any], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
+def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:
     """The means over all rows of the numbers that a function computes of batches."""
     sums: defaultdict[str, float] = defaultdict(float)
     total = 0

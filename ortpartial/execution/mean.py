@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
+
+from ortpartial.annotations import Entries, State
 
 __all__ = ["WeightedMean"]
 
@@ -55,12 +54,12 @@ class WeightedMean:
         return total / weight if weight else 0.0
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """What a mean that continues this one is made of."""
         return {"total": self.total, "weight": self.weight, "parts": list(self._parts)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> WeightedMean:
+    def from_state(cls, state: Entries) -> WeightedMean:
         """The mean that continues another one."""
         mean = cls()
         mean.add(state["total"], state["weight"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -95,12 +94,12 @@ class NativeEngine(EpochEngine):
         self._run(program, batches, max(1, chunk if program.is_direct else min(chunk, self._count_near(rows))), mean,
                   steps)
 
-    def _open(self, key: ProgramKey) -> Any:
+    def _open(self, key: ProgramKey) -> object:
         """The compiled steps, or those of another engine."""
         if key.kind != "native":
             return super()._open(key)
 
-        def compile_step() -> tuple[NativeStep, Any]:
+        def compile_step() -> tuple[NativeStep, ctypes.CDLL]:
             try:
                 step = write_step(self._source_for(key.shapes), self.weighting)
             except UntranslatableError as e:
@@ -115,7 +114,7 @@ class _NativeProgram:
 
     source: tuple[int, int] | None = None
 
-    def __init__(self, engine: NativeEngine, step: NativeStep, library: Any):
+    def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
         self.engine, self.step, self.is_direct = engine, step, True
         self.state, self.memory = _allocate(step.state), _allocate(step.memory)
         given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
@@ -125,7 +124,7 @@ class _NativeProgram:
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
         self._iteration = self.given["iteration"]
         self._rows: list[np.ndarray] = []
-        self._pointers: Any = None
+        self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         train = library[f"{step.name}_train"]
         train.restype, train.argtypes = None, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
         self._train = partial(train, self.state.ctypes.data, self.memory.ctypes.data)
@@ -159,7 +158,7 @@ class _NativeProgram:
         return losses
 
 
-def _point_to(arrays: Sequence[np.ndarray]) -> Any:
+def _point_to(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
     """A struct of pointers to arrays."""
     return (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
 

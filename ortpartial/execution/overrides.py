@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+
+from ortpartial.annotations import Data
 
 __all__ = ["NO_OVERRIDES", "Overrides", "find_overrides"]
 
@@ -25,13 +26,13 @@ class Overrides:
         Is called before the callbacks; True ends the fit.
     """
 
-    train_step: Callable[[Any], float] | None = None
-    validation_step: Callable[[Any], float | Mapping[str, float]] | None = None
-    on_epoch_begin: Callable[[], Any] | None = None
-    on_epoch_end: Callable[[], Any] | None = None
+    train_step: Callable[[Data], float] | None = None
+    validation_step: Callable[[Data], float | Mapping[str, float]] | None = None
+    on_epoch_begin: Callable[[], object] | None = None
+    on_epoch_end: Callable[[], object] | None = None
 
 
-def find_overrides(instance: Any, base: type) -> Overrides:
+def find_overrides(instance: object, base: type) -> Overrides:
     """Find what an object overrides.
 
     Parameters

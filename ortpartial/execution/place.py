@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
+from ortpartial.annotations import Entries, State
 from ortpartial.exceptions import DataError
 
 from .mean import WeightedMean
@@ -41,18 +40,18 @@ class Place:
     start: int = 0
     rows: int | None = None
     is_stopped: bool = False
-    held_out: Mapping[str, Any] | None = None
-    order: Mapping[str, Any] | None = None
+    held_out: Entries | None = None
+    order: Entries | None = None
     mean: WeightedMean | None = None
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """What `from_state` makes it of again."""
         mean = self.mean.state if self.batches and self.mean else None
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"mean": mean}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Place:
+    def from_state(cls, state: Entries) -> Place:
         """The place that `state` tells of."""
         mean = state["mean"]
         return cls(**{**state, "mean": mean and WeightedMean.from_state(mean)})

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import local
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Same
 
 __all__ = ["is_prefetching", "prefetch"]
 
@@ -31,7 +31,7 @@ def _mark() -> None:
     _here.is_prefetching = True
 
 
-def prefetch(batches: Iterable[Data], ahead: int = 2) -> Generator[Any, None, None]:
+def prefetch(batches: Iterable[Same], ahead: int = 2) -> Generator[Same, None, None]:
     """Iterate over the elements of an iterable; a thread fetches the next ones while the current one is used.
 
     Parameters

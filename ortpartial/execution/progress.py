@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from threading import Event, Thread, get_ident
 from types import TracebackType
-from typing import Any
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -210,7 +210,7 @@ class Bar:
         self.tqdm.close()
 
 
-def _count_columns(stream: Any) -> int | None:
+def _count_columns(stream: TextIO) -> int | None:
     """The width that a terminal states; None for a stream that is none, such as that of a notebook."""
     try:
         return os.get_terminal_size(stream.fileno()).columns

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Entries
 from ortpartial.runtime import CPU, Buffer, Device
 
 __all__ = ["Batch", "DeviceRows"]
@@ -50,4 +50,4 @@ class DeviceRows:
     def read_from(self, data: Mapping[str, np.ndarray]) -> None:
         """Take the rows from these arrays from now on."""
         near = self._device.shares_memory
-        self.arrays: dict[str, Any] = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}
+        self.arrays: Entries = dict(data) if near else {n: Buffer(a, self._device) for n, a in data.items()}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Entries, Same, State
 from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
 from ortpartial.runtime import Buffer, NodePlacement, Turn
@@ -106,7 +107,7 @@ class StepRunner(ABC):
         self._shapes: dict[int, Shapes] = {}
         self._starts, self._is_whole = 0, True
         self._static: dict[Shapes, StepSource] = {}
-        self._symbolic: dict[Any, tuple[StepSource, int | None]] = {}
+        self._symbolic: dict[Hashable, tuple[StepSource, int | None]] = {}
         self._counts: np.ndarray | None = None
 
     @property
@@ -126,7 +127,7 @@ class StepRunner(ABC):
     def connect(self) -> None:  # noqa: B027 - a single process has nothing to connect to
         """Connect the processes that train together."""
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: Same) -> Same:
         """The value that the first process has."""
         return value
 
@@ -166,7 +167,7 @@ class StepRunner(ABC):
             self.set(name, source.controls[name])
         source.release()
 
-    def snapshot(self, *, copy: bool = True) -> dict[str, Any]:
+    def snapshot(self, *, copy: bool = True) -> State:
         """Weights, states, statistics, iteration, seed and choice of programs: all that later steps depend on.
 
         Without a copy, arrays may be the memory that the next step writes to.
@@ -177,7 +178,7 @@ class StepRunner(ABC):
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
                 "shapes": self._policy.state}
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: Entries) -> None:
         """Back to a snapshot, also of another engine: what this one lacks is left out."""
         self.iteration = snapshot["iteration"]
         self.seed.fill(snapshot["seed"])
@@ -392,7 +393,7 @@ class StepRunner(ABC):
                 del self._programs[key]
 
     @abstractmethod
-    def _open(self, key: ProgramKey) -> Any:
+    def _open(self, key: ProgramKey) -> object:
         """A new program: a `Program` for a step, or one with a `read_from` of its own."""
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar
 
 __all__ = ["ShapePolicy"]
@@ -58,19 +58,19 @@ class ShapePolicy:
 
     MOST: ClassVar[int] = 8
 
-    def __init__(self, chosen: Any = (), counts: Any = (), frequent: int = 0, first: Any = (), *,
-                 patience: int = 1) -> None:
-        self.chosen: dict[Any, int] = dict(chosen)
-        self.counts: dict[Any, int] = dict(counts)
+    def __init__(self, chosen: Iterable[tuple[Hashable, int]] = (), counts: Iterable[tuple[Hashable, int]] = (),
+                 frequent: int = 0, first: Any = (), *, patience: int = 1) -> None:
+        self.chosen: dict[Hashable, int] = dict(chosen)
+        self.counts: dict[Hashable, int] = dict(counts)
         self.frequent, self.first, self.patience = frequent, first, patience
 
     @property
-    def state(self) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]], int, Any]:
+    def state(self) -> tuple[list[tuple[Hashable, int]], list[tuple[Hashable, int]], int, Hashable]:
         """What a policy that continues this one is made of, without keys that are no strings, for formats like JSON."""
         chosen = list(self.chosen.items()) if self.chosen else []
         return chosen, list(self.counts.items()), self.frequent, self.first
 
-    def choose(self, shapes: Any, steps: int, size: Callable[[], int]) -> bool:
+    def choose(self, shapes: Hashable, steps: int, size: Callable[[], int]) -> bool:
         """Whether steps of these shapes are taken by a program of their own.
 
         Parameters

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any
 
+from ortpartial.annotations import Same
 from ortpartial.limits import limits
 
 __all__ = ["SharedSessions", "shared_sessions"]
@@ -32,7 +33,7 @@ class SharedSessions:
         self._most, self._lock = most, Lock()
         self._sessions: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, identity: Hashable, key: Hashable, compile_session: Callable[[], Any]) -> Any:
+    def get(self, identity: Hashable, key: Hashable, compile_session: Callable[[], Same]) -> Same:
         """The session of a training for a key, which is compiled where there is none.
 
         Parameters

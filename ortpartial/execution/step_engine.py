@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -45,7 +44,7 @@ class StepEngine(StepRunner):
         """The step, with symbolic sizes where the model has them."""
         return {"step": self.source.compose(self.weighting).build()}
 
-    def _open(self, key: ProgramKey) -> Any:
+    def _open(self, key: ProgramKey) -> object:
         """The step for batches of these shapes, or of all."""
         return _StepProgram(self, self._compile(key, _build_flat))
 

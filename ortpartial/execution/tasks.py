@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import CallbackLike, Context, Data, Entries, Estimator, State
 from ortpartial.exceptions import CheckpointError, OrtPartialError
 from ortpartial.logs import logger
 
@@ -36,7 +36,7 @@ class Running(Protocol):
 class Shared(Protocol):
     """What the processes of a distributed training share, beside the weights: settings that a callback may change."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """What there is here."""
 
     def follow(self, values: Any) -> None:
@@ -80,21 +80,21 @@ class FitTasks:
     """
 
     def __init__(self, owner: Any, loop: Running, X: Data, y: Data, sample_weight: Data = None, *,
-                 estimator: Any = None, context: Any = None, reconstruct: Callable[[], dict[str, Any]] | None = None,
-                 freeze: Callable[[], Any] | None = None, shared: Shared | None = None):
+                 estimator: Estimator = None, context: Context = None, reconstruct: Callable[[], State] | None = None,
+                 freeze: Callable[[], Estimator] | None = None, shared: Shared | None = None):
         self.owner, self.loop, self.context, self.reconstruct = owner, loop, context, reconstruct
         self.freeze, self.shared = freeze or partial(copy.copy, owner), shared
-        self.states: Sequence[Mapping[str, Any]] = ()
+        self.states: Sequence[Entries] = ()
         self.estimator = owner if estimator is None else estimator
         self.data = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
         self.is_followed = context is not None
         self.stopped_by = "a callback"
-        self._callbacks: Sequence[Any] = ()
-        self._set_up: list[Any] = []
+        self._callbacks: Sequence[CallbackLike] = ()
+        self._set_up: list[CallbackLike] = []
         self._root: TaskContext | None = None
         # The contexts of the epoch and of the piece that run: our own, and that of scikit-learn, if there is one.
-        self._epoch: tuple[Any, Any] = (None, None)
-        self._piece: tuple[Any, Any] = (None, None)
+        self._epoch: tuple[Context, Context] = (None, None)
+        self._piece: tuple[Context, Context] = (None, None)
 
     def __enter__(self) -> FitTasks:
         return self
@@ -215,7 +215,7 @@ class FitTasks:
             periods = engine.broadcast(periods)
         return periods
 
-    def _list_due(self, step: int) -> list[Any]:
+    def _list_due(self, step: int) -> list[CallbackLike]:
         """The callbacks that want to be told after so many steps of an epoch."""
         return [c for c in self._callbacks if (p := _period(c)) and step % p == 0]
 
@@ -238,12 +238,12 @@ class FitTasks:
             set_states(callbacks, self.states)
 
     @cached_property
-    def _arguments(self) -> dict[bool, dict[str, Callable[[], Any]]]:
+    def _arguments(self) -> dict[bool, dict[str, Callable[[], object]]]:
         """What hooks may ask for: those of callbacks that read the view of a training get no copy of the estimator."""
         data = {n: partial(self.data.get, n) for n in self.data}
         return {True: {**data, "fitted_estimator": _none}, False: {**data, "fitted_estimator": self._copy_estimator}}
 
-    def _call(self, hook: str, contexts: tuple[Any, Any], callbacks: Iterable[Data]) -> bool:
+    def _call(self, hook: str, contexts: tuple[Context, Context], callbacks: Iterable[Data]) -> bool:
         """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
         own, context = contexts
         is_end, askers = hook == "on_fit_task_end", []
@@ -295,7 +295,7 @@ class FitTasks:
             loop.engine.synchronize()
         return bool(answer)
 
-    def _copy_estimator(self) -> Any:
+    def _copy_estimator(self) -> Estimator:
         """The estimator as if it had been fitted so far, for good."""
         if self.reconstruct is None:
             return self.freeze()
@@ -304,7 +304,7 @@ class FitTasks:
         return fitted
 
 
-def get_states(callbacks: Iterable[Data]) -> list[dict[str, Any]]:
+def get_states(callbacks: Iterable[Data]) -> list[State]:
     """The states of those callbacks that have one, with their classes.
 
     Parameters
@@ -319,7 +319,7 @@ def get_states(callbacks: Iterable[Data]) -> list[dict[str, Any]]:
     return [{"class": type(c).__name__, "state": c.get_state()} for c in callbacks if hasattr(c, "get_state")]
 
 
-def set_states(callbacks: Iterable[Data], states: Iterable[Mapping[str, Any]]) -> None:
+def set_states(callbacks: Iterable[Data], states: Iterable[Entries]) -> None:
     """Let callbacks go on from states: each from the next one of its class.
 
     Parameters
@@ -341,12 +341,12 @@ def set_states(callbacks: Iterable[Data], states: Iterable[Mapping[str, Any]]) -
                 break
 
 
-def _is_last(callback: Any) -> bool:
+def _is_last(callback: CallbackLike) -> bool:
     """Whether a callback is called after all others, as it writes what they have changed."""
     return getattr(callback, "is_called_last", False) is True
 
 
-def _is_adaptive(callback: Any) -> bool:
+def _is_adaptive(callback: CallbackLike) -> bool:
     """Whether the number of batches between two calls may change with every call."""
     return isinstance(getattr(type(callback), "batches_between_calls", None), property)
 
@@ -355,6 +355,6 @@ def _none() -> None:
     """What callbacks get that read the view of a training: no copy of the estimator."""
 
 
-def _period(callback: Any) -> int | None:
+def _period(callback: CallbackLike) -> int | None:
     """After how many batches a callback wants to be told within an epoch, if at all."""
     return getattr(callback, "batches_between_calls", None)

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Entries, Estimator, Record, State
 
 from .loop import Loop
 
@@ -48,7 +48,7 @@ class Trainer(Protocol):
     def scale_rate(self, scale: float) -> None:
         """Multiply all step sizes by a number from the next batch on."""
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[Record]:
         """A copy of the records of all epochs so far."""
 
     def read_weights(self) -> dict[str, np.ndarray]:
@@ -64,7 +64,7 @@ class Trainer(Protocol):
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite them with former ones."""
 
-    def capture(self) -> AbstractContextManager[dict[str, Any]]:
+    def capture(self) -> AbstractContextManager[State]:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
 
 
@@ -96,14 +96,14 @@ class TrainingView:
     max_iter: int
     iteration: int
     loss: float | None
-    losses: Mapping[str, Any]
+    losses: Entries
     rate: float
     seconds: float
-    optimizer: Any = field(repr=False)
+    optimizer: Estimator = field(repr=False)
     trainer: Trainer = field(repr=False)
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Record]:
         """A copy of the records of all epochs so far."""
         return self.trainer.read_history()
 
@@ -135,7 +135,7 @@ class TrainingView:
         """
         return self.trainer.compute_gradients(X, y, sample_weight, rng)
 
-    def record(self, **columns: Any) -> None:
+    def record(self, **columns: object) -> None:
         """Add columns to the record of the last epoch in `history_`.
 
         Parameters
@@ -147,7 +147,7 @@ class TrainingView:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
 
 
-def view_training(trainer: Trainer, owner: Any) -> TrainingView:
+def view_training(trainer: Trainer, owner: Estimator) -> TrainingView:
     """What a training is like now.
 
     Parameters

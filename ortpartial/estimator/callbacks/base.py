@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import TaskContext, TrainingView
 from ortpartial.learning import NamedSettings, suggest
@@ -48,7 +48,7 @@ class Callback(NamedSettings):
     def __init__(self) -> None:
         pass
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Prepare for a fit, before its first task.
 
         Parameters
@@ -59,7 +59,7 @@ class Callback(NamedSettings):
             The task "fit".
         """
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Be told that a task begins.
 
         Parameters
@@ -70,7 +70,7 @@ class Callback(NamedSettings):
             The task.
         """
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool | None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> bool | None:
         """Be told that a task has ended.
 
         Parameters
@@ -86,7 +86,7 @@ class Callback(NamedSettings):
             True ends the fit.
         """
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Clean up after a fit, also after one that an error has ended.
 
         Parameters
@@ -123,7 +123,7 @@ class FitRun:
     began: float = field(default_factory=perf_counter)
     epoch_began: float = field(default_factory=perf_counter)
     has_ended: bool = False
-    values: dict[str, Any] = field(default_factory=dict)
+    values: State = field(default_factory=dict)
 
     @property
     def view(self) -> TrainingView | None:
@@ -148,7 +148,7 @@ class EpochCallback(Callback):
         The data that are scored; by default those of the training.
     """
 
-    scoring: Any = None
+    scoring: Scoring = None
     X_val: Data = None
     y_val: Data = None
 
@@ -158,7 +158,7 @@ class EpochCallback(Callback):
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 
-    def __init__(self, scoring: Any = None, X_val: Data = None, y_val: Data = None):
+    def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
 
     @property
@@ -166,11 +166,11 @@ class EpochCallback(Callback):
         """The fits that run, by the identity of their estimators: clones of an estimator share its callbacks."""
         return vars(self).setdefault("_fits", {})
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """The settings and results: a fit that runs stays where it is."""
         return {n: v for n, v in vars(self).items() if n != "_fits"}
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Prepare for a fit, before its first task.
 
         Parameters
@@ -181,7 +181,7 @@ class EpochCallback(Callback):
         run = self._runs[id(estimator)] = FitRun(estimator, context)
         self._begin_fit(run)
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Be told that a task begins.
 
         Parameters
@@ -192,8 +192,8 @@ class EpochCallback(Callback):
         if (run := self._runs.get(id(estimator))) is not None and context.parent is run.context:
             run.epoch_began = perf_counter()
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext, *, X: Data = None, y: Data = None,
-                        fitted_estimator: Any = None) -> bool | None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext, *, X: Data = None, y: Data = None,
+                        fitted_estimator: Estimator = None) -> bool | None:
         """Be told that a task has ended.
 
         Parameters
@@ -219,7 +219,7 @@ class EpochCallback(Callback):
             return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
         return False
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Clean up after a fit, also after one that an error has ended.
 
         Parameters
@@ -230,8 +230,8 @@ class EpochCallback(Callback):
         if (run := self._runs.pop(id(estimator), None)) is not None:
             self._tear_down(run)
 
-    def _make_record(self, run: FitRun, context: TaskContext, X: Data, y: Data, fitted_estimator: Any
-                     ) -> dict[str, Any]:
+    def _make_record(self, run: FitRun, context: TaskContext, X: Data, y: Data, fitted_estimator: Estimator
+                     ) -> Record:
         """The record of the epoch that has ended."""
         view = run.view
         record = {"epoch": context.task_id + 1, "seconds": perf_counter() - run.epoch_began} if view is None else dict(
@@ -244,7 +244,7 @@ class EpochCallback(Callback):
             record["score"] = float(scorer(run.estimator if fitted_estimator is None else fitted_estimator, *data))
         return record
 
-    def _read_monitored(self, run: FitRun, record: dict[str, Any]) -> float | None:
+    def _read_monitored(self, run: FitRun, record: Record) -> float | None:
         """What is monitored in the record of an epoch; None where others have it, and an error where none has it."""
         name = "score" if self.scoring is not None or run.view is None else self.monitor
         if name in record:
@@ -255,7 +255,7 @@ class EpochCallback(Callback):
             self._check_column(run, record)
         return None
 
-    def _check_column(self, run: FitRun, record: dict[str, Any]) -> None:
+    def _check_column(self, run: FitRun, record: Record) -> None:
         """Raise an error if what is monitored should have come by now."""
         assert run.view is not None
         is_validation = self.monitor == "validation_loss"
@@ -267,12 +267,12 @@ class EpochCallback(Callback):
         raise SettingError(f"{type(self).__name__} monitors {self.monitor!r}, and an epoch has "
                            f"{', '.join(map(repr, columns))}{hint}")
 
-    def _get_values(self) -> dict[str, Any]:
+    def _get_values(self) -> State:
         """What it remembers of the only fit that runs; nothing if there is none."""
         runs = list(self._runs.values())
         return dict(runs[0].values) if len(runs) == 1 else {}
 
-    def _set_values(self, values: dict[str, Any]) -> None:
+    def _set_values(self, values: State) -> None:
         """Go on with what was remembered."""
         for run in self._runs.values():
             run.values.update(values)
@@ -282,7 +282,7 @@ class EpochCallback(Callback):
     def _begin_fit(self, run: FitRun) -> None:
         """Begin."""
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> bool | None:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> bool | None:
         """Go on from the record of an epoch; return True to end the fit."""
 
     def _end_fit(self, run: FitRun) -> None:

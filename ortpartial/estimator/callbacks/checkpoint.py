@@ -7,10 +7,12 @@ import signal
 import threading
 from pathlib import Path
 from time import monotonic
+from types import FrameType
 from typing import Any
 
+from ortpartial.annotations import Estimator
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import TaskContext
+from ortpartial.execution import TaskContext, Trainer
 from ortpartial.learning import check_integer, check_number
 
 from ..checkpoint import add_checkpoint
@@ -88,7 +90,7 @@ class Checkpoint(Callback):
         """After how many batches it looks whether it is time, a power of two that makes it some tenths of a second."""
         return self._batches
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Take over Ctrl-C, where nobody else has."""
         self._is_interrupted, self._handler = False, None
         self._written = self._looked = monotonic()
@@ -96,14 +98,14 @@ class Checkpoint(Callback):
                 and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
             self._handler = signal.signal(signal.SIGINT, self._interrupt)
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Write the first checkpoint, so that a folder never leads back to a former training."""
         self._looked = monotonic()
         place = _find_trainer(estimator).loop.place
         if context.task_name == "epoch" and place.epoch == place.batches == 0:
             self._write(estimator)
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> bool:
         """Write a checkpoint if it is time, or after Ctrl-C."""
         loop = _find_trainer(estimator).loop
         place, now = loop.place, monotonic()
@@ -124,13 +126,13 @@ class Checkpoint(Callback):
                                     f"batches; fit(X, y, resume={str(self.folder)!r}) goes on from there.")
         return False
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Give Ctrl-C back."""
         if self._handler is not None:
             signal.signal(signal.SIGINT, self._handler)
             self._handler = None
 
-    def _write(self, estimator: Any) -> None:
+    def _write(self, estimator: Estimator) -> None:
         """Write a checkpoint."""
         with _find_trainer(estimator).capture() as state:
             self.path_ = add_checkpoint(state, self.folder, self.keep)
@@ -145,14 +147,14 @@ class Checkpoint(Callback):
             self._batches //= 2
         self._looked = now
 
-    def _interrupt(self, number: int, frame: Any) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note that the training is to end; the second time, end it."""
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
 
 
-def _find_trainer(estimator: Any) -> Any:
+def _find_trainer(estimator: object) -> Trainer:
     """The training of an optimizer, which an estimator of scikit-learn may compose, or of a module."""
     owner = getattr(estimator, "optimizer_", estimator)
     if not hasattr(owner, "trainer"):

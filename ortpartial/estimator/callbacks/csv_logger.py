@@ -6,9 +6,8 @@ import csv
 import os
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.execution import TaskContext
 from ortpartial.model import replace_file
 
@@ -53,7 +52,7 @@ class CSVLogger(EpochCallback):
     epoch,iteration,seconds,learning_rate,loss,validation_loss 3
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Any = None,
+    def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
         self.path, self.append = os.fspath(path), append
         super().__init__(scoring, X_val, y_val)
@@ -72,7 +71,7 @@ class CSVLogger(EpochCallback):
         if not is_inside or run.values["header"] != header:
             _write(file, run.values["header"], rows)
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> None:
         if run.context.parent is not None:
             record = {"fit": _find_place(run.context), **record}
         file, header = Path(self.path), run.values["header"]

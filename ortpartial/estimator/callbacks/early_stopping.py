@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import check_flag
 from ortpartial.learning import check_integer, check_number
@@ -72,7 +72,7 @@ class EarlyStopping(EpochCallback):
 
     def __init__(self, monitor: str = "validation_loss", *, patience: int = 5, min_delta: float = 0.0,
                  mode: str = "auto", baseline: float | None = None, restore_best: bool = True,
-                 scoring: Any = None, X_val: Data = None, y_val: Data = None):
+                 scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         if mode not in ("auto", "min", "max"):
             raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
         self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
@@ -86,7 +86,7 @@ class EarlyStopping(EpochCallback):
         self.best_epoch_: int | None = None
         self.stopped_epoch_: int | None = None
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> State:
         """Return what it remembers of the fit that runs, for checkpoints.
 
         Returns
@@ -95,7 +95,7 @@ class EarlyStopping(EpochCallback):
         """
         return self._get_values()
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: State) -> None:
         """Go on with what it remembered.
 
         Parameters
@@ -110,7 +110,7 @@ class EarlyStopping(EpochCallback):
         self.best_ = self.best_epoch_ = self.stopped_epoch_ = None
         run.values.update(best=None, best_epoch=None, kept=None, wait=0, stopped=None, last=None)
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> bool:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> bool:
         now = run.values
         if now["stopped"] is not None:  # An estimator may go on all the same.
             return True
@@ -134,7 +134,7 @@ class EarlyStopping(EpochCallback):
         sign = 1 if self.mode == "max" or (self.mode == "auto" and is_score) else -1
         return sign * (value - than) > self.min_delta
 
-    def _keep(self, run: FitRun, fitted_estimator: Any) -> Any:
+    def _keep(self, run: FitRun, fitted_estimator: Estimator) -> Any:
         """What is to be restored."""
         if not self.restore_best:
             return None

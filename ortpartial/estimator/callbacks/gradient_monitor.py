@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Estimator
 from ortpartial.exceptions import ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 
@@ -66,7 +66,7 @@ class GradientMonitor(EpochCallback):
         self.norms_ = []
         run.values.update(rng=np.random.default_rng(0), warned=False)
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool:  # type: ignore[override]
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> bool:  # type: ignore[override]
         """Compute the norms.
 
         Parameters

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
@@ -143,7 +143,7 @@ def find_learning_rate(
                   smoothing, divergence)
 
 
-def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
+def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if not 0 < min_rate < max_rate < np.inf:
@@ -153,7 +153,7 @@ def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Data]], min_rate: fl
         raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
     if not 0 <= smoothing < 1:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
-    trial: Any = copy.copy(optimizer)
+    trial: Estimator = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
@@ -171,7 +171,7 @@ def _sweep(optimizer: Any, repeat: Callable[[Any], Iterator[Data]], min_rate: fl
 
 
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data, sample_weight: Data
-                    ) -> Iterator[Sequence[Any]]:
+                    ) -> Iterator[Sequence[Data]]:
     """The batches of the data, again and again."""
     X, y, sample_weight = optimizer.training.predictor.reader.unpack(X, y, sample_weight)
     if y is not None:
@@ -181,7 +181,7 @@ def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: 
 
 
 def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[str, np.ndarray]
-                 ) -> Iterator[Sequence[Any]]:
+                 ) -> Iterator[Sequence[Data]]:
     """The rows of arrays as a step reads them, batch by batch, again and again in another order."""
     rows, size, rng = len(next(iter(data.values()))), optimizer.batch_size, np.random.default_rng(0)
     while True:
@@ -238,7 +238,7 @@ class LearningRateFinder(EpochCallback):
             raise SettingError("LearningRateFinder is called in the first process alone; with distributed=True, call "
                                "find_learning_rate in each process before fit.")
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext, *, X: Data = None, y: Data = None) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext, *, X: Data = None, y: Data = None) -> None:
         """Find the step size, before the first epoch.
 
         Parameters

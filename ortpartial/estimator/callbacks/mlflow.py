@@ -6,7 +6,7 @@ from importlib import import_module
 from numbers import Real
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -51,7 +51,7 @@ class MLflow(EpochCallback):
     ortpartial.exceptions.RuntimeMissingError: MLflow() needs the package mlflow: pip install mlflow.
     """
 
-    def __init__(self, run_name: str | None = None, *, tags: dict[str, str] | None = None, scoring: Any = None,
+    def __init__(self, run_name: str | None = None, *, tags: dict[str, str] | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
         self.run_name, self.tags = run_name, tags
         super().__init__(scoring, X_val, y_val)
@@ -65,7 +65,7 @@ class MLflow(EpochCallback):
         settings = run.estimator.get_params(deep=False)
         mlflow.log_params({n: str(v)[:_LONGEST] for n, v in settings.items() if n not in ("model", "callbacks")})
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> None:
         metrics = {n: float(v) for n, v in record.items() if isinstance(v, Real) and n != "epoch"}
         _import().log_metrics(metrics, step=record["epoch"])
 

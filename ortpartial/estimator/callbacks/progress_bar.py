@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import suppress
 from importlib import import_module
 from threading import Lock
 from typing import Any
 
+from ortpartial.annotations import Estimator
 from ortpartial.execution import Bar, Progress, TaskContext, is_interactive
 
 from .base import Callback, FitRun
@@ -14,7 +16,7 @@ from .base import Callback, FitRun
 __all__ = ["ProgressBar"]
 
 #: The bars that are shown by this process, by the fit that they are of: a callback may be pickled meanwhile.
-_SHOWN: dict[Any, _TrainingBar | _TaskBar] = {}
+_SHOWN: dict[Hashable, _TrainingBar | _TaskBar] = {}
 
 
 class ProgressBar(Callback):
@@ -43,7 +45,7 @@ class ProgressBar(Callback):
         #: By the fit, where other processes send what they do.
         self._listeners: dict[Any, Any] = {}
 
-    def setup(self, estimator: Any, context: TaskContext) -> None:
+    def setup(self, estimator: Estimator, context: TaskContext) -> None:
         """Show a bar.
 
         Parameters
@@ -61,7 +63,7 @@ class ProgressBar(Callback):
         with suppress(ImportError):  # before scikit-learn 1.9, which alone tells of tasks in other processes
             self._listeners[context.root_uuid] = _import().open_listener(bar.be_told)
 
-    def on_fit_task_begin(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
         """Show that a task begins.
 
         Parameters
@@ -71,7 +73,7 @@ class ProgressBar(Callback):
         """
         self._tell(context, is_end=False)
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> None:
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> None:
         """Show that a task has ended.
 
         Parameters
@@ -89,7 +91,7 @@ class ProgressBar(Callback):
         elif (listener := self._listeners.get(context.root_uuid)) is not None:
             _import().send(listener, message)
 
-    def teardown(self, estimator: Any, context: TaskContext) -> None:
+    def teardown(self, estimator: Estimator, context: TaskContext) -> None:
         """Close the bar, which says how the fit has ended.
 
         Parameters
@@ -106,7 +108,7 @@ class ProgressBar(Callback):
 class _TrainingBar:
     """The bar of the training of an optimizer."""
 
-    def __init__(self, optimizer: Any):
+    def __init__(self, optimizer: Estimator):
         self.optimizer, self.loop = optimizer, optimizer.training.loop
         self.progress = Progress(self.loop.read_progress, is_logged=False)
         self.progress.ending = "ended by an error"

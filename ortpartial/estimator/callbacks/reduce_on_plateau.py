@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import check_integer, check_number
 
@@ -72,7 +70,8 @@ class ReduceOnPlateau(EpochCallback):
 
     def __init__(self, monitor: str = "validation_loss", *, factor: float = 0.1, patience: int = 10,
                  threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
-                 epsilon: float = 1e-8, mode: str = "min", scoring: Any = None, X_val: Data = None, y_val: Data = None):
+                 epsilon: float = 1e-8, mode: str = "min",
+                 scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise SettingError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
                                f"{threshold_mode!r}.")
@@ -85,7 +84,7 @@ class ReduceOnPlateau(EpochCallback):
         super().__init__(scoring, X_val, y_val)
         self.reductions_: list[int] = []
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> State:
         """Return what it remembers of the fit that runs, for checkpoints.
 
         Returns
@@ -94,7 +93,7 @@ class ReduceOnPlateau(EpochCallback):
         """
         return self._get_values()
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: State) -> None:
         """Go on with what it remembered.
 
         Parameters
@@ -112,7 +111,7 @@ class ReduceOnPlateau(EpochCallback):
         run.values.update(best=None, idle=0, waiting=0)
         view.trainer.scale_rate(view.trainer.rate_scale)  # It compiles now, and not later.
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> None:
         now, value = run.values, self._read_monitored(run, record)
         if value is None:
             return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from numbers import Real
-from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -38,7 +37,7 @@ class TensorBoard(EpochCallback):
     TensorBoard(folder='runs/first', scoring=None, X_val=None, y_val=None)
     """
 
-    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Any = None, X_val: Data = None,
+    def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
                  y_val: Data = None):
         self.folder = os.fspath(folder)
         super().__init__(scoring, X_val, y_val)
@@ -47,7 +46,7 @@ class TensorBoard(EpochCallback):
     def _begin_fit(self, run: FitRun) -> None:
         run.values["writer"] = _import()[0](self.folder)
 
-    def _end_epoch(self, run: FitRun, record: dict[str, Any], fitted_estimator: Any) -> None:
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> None:
         _, Event, Summary = _import()
         scalars = [Summary.Value(tag=n, simple_value=float(v)) for n, v in record.items()
                    if isinstance(v, Real) and n != "epoch"]
@@ -59,7 +58,7 @@ class TensorBoard(EpochCallback):
         run.values["writer"].close()
 
 
-def _import() -> tuple[Any, Any, Any]:
+def _import() -> tuple[Data, Data, Data]:
     """The writer of event files, and the messages in them."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
 
+from ortpartial.annotations import Estimator
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import TaskContext
 
@@ -55,7 +55,7 @@ class Timer(EpochCallback):
     def _begin_fit(self, run: FitRun) -> None:
         self.seconds_, self.epoch_seconds_ = 0.0, []
 
-    def on_fit_task_end(self, estimator: Any, context: TaskContext) -> bool:  # type: ignore[override]
+    def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> bool:  # type: ignore[override]
         """Look at the clock.
 
         Parameters

@@ -7,7 +7,7 @@ import inspect
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import CallbackLike, Context, Data, Record, Settings, State
 from ortpartial.execution import TrainingView
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -35,6 +35,7 @@ from ortpartial.learning import (
 )
 from ortpartial.model import Model, load
 
+from ..forms import ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..sparse_rows import SparseRows
@@ -68,7 +69,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
     """
 
-    _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
+    _parameter_constraints: Settings = {  # noqa: RUF012 - as scikit-learn has it
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left"), None],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "dropout": [Interval(Real, 0, 1, closed="left")],
@@ -120,13 +121,13 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         """How good a prediction is, for early stopping."""
 
-    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:
         """The weights of the rows."""
         return sample_weight
 
     # -- training
 
-    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: Any) -> Self:
+    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
         if resume is not None and self.early_stopping and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
@@ -138,7 +139,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         rows, held_out = self._split(y, y_numbers, rng)
         train, validation = (_take(r, X, y, y_numbers, sample_weight) for r in (rows, held_out))
         weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
-        if first:
+        if model is not None:
             self._make_optimizer(model, batch_size, weight, rng)
         else:
             self._follow_settings(batch_size, weight)
@@ -148,8 +149,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._run(train, target, weight, batch_size, rule, resume)
         return self
 
-    def _run(self, train: tuple[Any, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
-             resume: Any) -> None:
+    def _run(self, train: tuple[Data, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
+             resume: str | os.PathLike[str] | None) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
@@ -157,7 +158,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         context = self._begin_fit(told)
         tasks = make_tasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
-        def record(optimizer: Any) -> None:
+        def record(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
             self._record(optimizer.n_iter_ - n_before, rule)
 
         self._set_loop(batch_size, (record, rule, *self.callbacks))
@@ -173,14 +174,14 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             warnings.warn(f"The training reached max_iter={self.max_iter} epochs and still improved by more than "
                           f"tol={self.tol}.", ConvergenceWarning, stacklevel=2)
 
-    def _begin_fit(self, told: dict[str, Any]) -> Any:
+    def _begin_fit(self, told: Settings) -> Context:
         """The context for callbacks of scikit-learn, where this estimator or one around it has any."""
         if not (hasattr(self, "_skl_callbacks") or hasattr(self, "_parent_callback_ctx")):
             return None
         context = self._init_callback_context(max_subtasks=self.max_iter)
         return context.call_on_fit_task_begin(estimator=self, **told)
 
-    def _freeze(self) -> dict[str, Any]:
+    def _freeze(self) -> State:
         """What makes a copy of the estimator one whose fit has stopped here."""
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
@@ -213,7 +214,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     # -- data
 
     def _check_data(self, X: Data, y: Data, sample_weight: Data, reset: bool, has_new_labels: bool
-                    ) -> tuple[Any, Any, np.ndarray, int, Any]:
+                    ) -> tuple[Data, Data, np.ndarray, int, Data]:
         """X, y as given and in numbers, how many scores y needs, and the weights of the rows, all checked."""
         X, y = validate_data(self, X, y, reset=reset, multi_output=True, y_numeric=self._is_numeric,
                              **self._data_settings())
@@ -222,14 +223,15 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
         return X, y, y_numbers, n_outputs, sample_weight
 
-    def _data_settings(self) -> dict[str, Any]:
+    def _data_settings(self) -> Settings:
         """How X is checked: a network reads rows of numbers, a model of the user's what it declares."""
         if self.model is not None:
             return {"accept_sparse": "csr", "dtype": "numeric", "allow_nd": True}
         dtypes = [np.float64, np.float32] if self.dtype == "auto" else np.dtype(self.dtype)
         return {"accept_sparse": "csr", "dtype": dtypes}
 
-    def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState) -> tuple[Any, Any]:
+    def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState
+               ) -> tuple[np.ndarray | None, np.ndarray | None]:
         """The rows to train on and those to validate on; None for all and for none."""
         if not self.early_stopping:
             return None, None
@@ -241,11 +243,11 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                              "dataset.")
         return rows, held_out
 
-    def _score_on(self, validation: tuple[Any, ...]) -> Any:
+    def _score_on(self, validation: tuple[Data, ...]) -> Callable[[OrtGradientForwardBackwardOptimizer], float]:
         """A function of the optimizer: how good it is on validation data."""
         X, y, _, sample_weight = validation
 
-        def score(optimizer: Any) -> float:
+        def score(optimizer: OrtGradientForwardBackwardOptimizer) -> float:
             return self._measure(y, self._decode(self._forward(X)), sample_weight)
 
         return score
@@ -264,7 +266,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"hidden_layer_sizes must be whole numbers > 0, got {hidden}.")
         return [int(n) for n in hidden]
 
-    def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> Any:
+    def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
@@ -276,7 +278,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """The model whose output is what the loss reads."""
         return model
 
-    def _make_optimizer(self, model: Any, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
+    def _make_optimizer(self, model: ModelLike, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
         """The optimizer of a new training."""
         loaded = self._read_scores(load(model))
         scores = [v for v in loaded.outputs.values() if v.is_float]
@@ -293,7 +295,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
 
     @property
-    def _more_settings(self) -> dict[str, Any]:
+    def _more_settings(self) -> Settings:
         """Settings of the optimizer that the estimator does not have; Dropout of a network needs the training mode."""
         is_dropping = self.model is None and bool(self.dropout and self._hidden)
         return {**({"train_mode": True} if is_dropping else {}), **(self.settings or {})}
@@ -356,7 +358,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         rows = batch_size if weight is None else batch_size * (round(float(np.mean(weight)), 9) or 1)
         return ElasticLearningPenalty(l2=self.alpha / (rows * averaged))
 
-    def _set_loop(self, batch_size: int, callbacks: Any) -> None:
+    def _set_loop(self, batch_size: int, callbacks: Sequence[CallbackLike]) -> None:
         """Settings that may have changed since the optimizer was made."""
         self.optimizer_.set_params(max_iter=self.max_iter, batch_size=batch_size, shuffle=self.shuffle,
                                    verbose=int(self.verbose), callbacks=callbacks)
@@ -393,7 +395,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return [weights[names[place]] for names in list_layers(len(self._hidden))]
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Record]:
         """A record of every epoch, as of `OrtGradientForwardBackwardOptimizer`."""
         return self.optimizer_.history_
 
@@ -406,15 +408,15 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """
         return self.optimizer_.training_view()
 
-    def _get_params_html(self, deep: bool = True, **links: Any) -> Any:
+    def _get_params_html(self, deep: bool = True, **links: object) -> object:
         """The settings in a notebook, which marks those that are not the defaults: pieces of others have none."""
         return super()._get_params_html(deep=False, **links)
 
     # -- settings
 
-    def _resolve_pieces(self) -> dict[str, Any]:
+    def _resolve_pieces(self) -> Settings:
         """Loss, penalty and optimizer as objects, where the settings allow it."""
-        pieces: dict[str, Any] = {}
+        pieces: Settings = {}
         for name, resolve in {"loss": lambda: resolve_loss(self.loss), "penalty": lambda: resolve_penalty(self.penalty),
                               "learning_rate": lambda: self._rate}.items():
             try:
@@ -423,7 +425,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 pieces[name] = getattr(self, name)
         return pieces
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> Settings:
         """Return the settings by name.
 
         Parameters
@@ -441,7 +443,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 params.update(list_fields(name, piece))
         return params
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Change settings by name; they apply to the next training.
 
         Parameters
@@ -476,12 +478,12 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return tags
 
 
-def _wrap(X: Data) -> Any:
+def _wrap(X: Data) -> Data:
     """Rows as the optimizer reads them."""
     return SparseRows(X) if hasattr(X, "toarray") else X
 
 
-def _take(rows: Data, *arrays: Any) -> tuple[Any, ...]:
+def _take(rows: Data, *arrays: Data) -> tuple[Data, ...]:
     """Some rows of arrays; all where it is None."""
     if rows is None:
         return arrays

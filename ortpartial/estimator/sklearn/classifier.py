@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
+from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, op
 from ortpartial.learning import (
     BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
     NegLogLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
     find_last_activation,
@@ -29,6 +33,7 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load
 from ortpartial.runtime import DeviceName
 
+from ..forms import Loss, ModelLike
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
 from .onnx_export import export
@@ -157,40 +162,40 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     [[1.0, 0.0, 0.0]]
     """
 
-    _parameter_constraints: dict[str, Any] = {  # noqa: RUF012 - as scikit-learn has it
+    _parameter_constraints: Settings = {  # noqa: RUF012 - as scikit-learn has it
         **BaseOnnxEstimator._parameter_constraints, "class_weight": [StrOptions({"balanced"}), dict, list, None]}
 
     _output, _is_numeric = "scores", False
 
     def __init__(
         self,
-        model: Any = None,
+        model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None,
         *,
-        hidden_layer_sizes: Any = (),
+        hidden_layer_sizes: int | ArrayLike | None = (),
         activation: str = "relu",
         dropout: float = 0.0,
         alpha: float = 1e-4,
-        loss: Any = "log_loss",
-        penalty: Any = None,
-        class_weight: Any = None,
-        learning_rate: Any = "Adam",
+        loss: Loss = "log_loss",
+        penalty: BaseLearningPenalty | str | None = None,
+        class_weight: Mapping[Any, float] | Sequence[Mapping[Any, float]] | str | None = None,
+        learning_rate: str | float | BaseLearningRate = "Adam",
         learning_rate_init: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         shuffle: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         tol: float = 1e-4,
         n_iter_no_change: float = 10,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         verbose: bool | int = False,
-        weights_to_train: Any = None,
+        weights_to_train: WeightSelection | None = None,
         dtype: str = "auto",
         device: DeviceName = "cpu",
         engine: str = "auto",
-        callbacks: Any = (),
-        settings: dict[str, Any] | None = None,
+        callbacks: Sequence[CallbackLike] = (),
+        settings: Settings | None = None,
     ):
         self.model = model
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -255,7 +260,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Data, y: Data, classes: Any = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: Data, y: Data, classes: ArrayLike | None = None, sample_weight: Data = None) -> Self:
         """Train for one epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -452,7 +457,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
         return accuracy_score(y, prediction, sample_weight=sample_weight)
 
-    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Any:
+    def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:
         if self.class_weight is None:
             return sample_weight
         weight = compute_sample_weight(self.class_weight, y if self._is_multilabel else self.classes_[y])
@@ -463,6 +468,6 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _more_tags(self) -> dict[str, Any]:
+    def _more_tags(self) -> Settings:
         """The tags for scikit-learn before 1.6."""
         return {"multilabel": True}

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator, Function
 
 __all__ = ["CallbackSupportMixin", "validate_data", "with_callbacks"]
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -18,7 +13,7 @@ except ImportError:  # before 1.9
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Nothing: this version of scikit-learn has no callbacks."""
 
-    def with_callbacks(method: Method) -> Method:
+    def with_callbacks(method: Function) -> Function:
         """The method as it is."""
         return method
 
@@ -26,6 +21,6 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # before 1.6
 
-    def validate_data(estimator: Any, X: Data, y: Data = "no_validation", **settings: Any) -> Any:
+    def validate_data(estimator: Estimator, X: Data, y: Data = "no_validation", **settings: object) -> Data:
         """X, or X and y, as arrays that were checked."""
         return estimator._validate_data(X, y, **settings)

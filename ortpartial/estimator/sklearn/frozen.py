@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Estimator
 from ortpartial.runtime import Turn
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 __all__ = ["FrozenOptimizer"]
 
@@ -21,7 +25,7 @@ class FrozenOptimizer:
         The other one.
     """
 
-    def __init__(self, optimizer: Any):
+    def __init__(self, optimizer: Estimator):
         self.learning_loss, self.trained_coef_ = optimizer.learning_loss, optimizer.trained_coef_
         engine = optimizer.training.engine
         weights = {n: engine.get_used(n) for n in optimizer.training.spec.moving}
@@ -29,6 +33,6 @@ class FrozenOptimizer:
         self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
                                                  identity=None)
 
-    def predict(self, X: Data) -> Any:
+    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
         """The outputs for X."""
         return self._predictor.predict(X)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, defs, helper
 
+from ortpartial.annotations import DTypeLike, Estimator
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, build, cast, constant, op, rewrite, variable
 from ortpartial.learning import resolve_loss
@@ -24,7 +25,7 @@ _STEADY = frozenset({"Cast", "Constant", "Flatten", "Identity", "Reshape", "Shap
                      "Unsqueeze"})
 
 
-def export(estimator: Any, *, zipmap: bool | str = False, raw_scores: bool = False) -> ModelProto:
+def export(estimator: Estimator, *, zipmap: bool | str = False, raw_scores: bool = False) -> ModelProto:
     """A fitted estimator as an ONNX model.
 
     Parameters
@@ -69,8 +70,8 @@ def export(estimator: Any, *, zipmap: bool | str = False, raw_scores: bool = Fal
     return model
 
 
-def _compute(estimator: Any, classes: np.ndarray, *, raw_scores: bool = False, source: tuple[str, Any] | None = None
-             ) -> tuple[list[Value], dict[str, Value]]:
+def _compute(estimator: Estimator, classes: np.ndarray, *, raw_scores: bool = False,
+             source: tuple[str, DTypeLike] | None = None) -> tuple[list[Value], dict[str, Value]]:
     """Inputs and outputs, a "variable" or a "label" and "probabilities", of an estimator.
 
     A source has the name and the dtype of an input in place of that of the model.
@@ -90,7 +91,7 @@ def _compute(estimator: Any, classes: np.ndarray, *, raw_scores: bool = False, s
     return inputs, {"label": label, "probabilities": probabilities}
 
 
-def _classify(classifier: Any, classes: np.ndarray, scores: Value, raw_scores: bool) -> tuple[Value, Value]:
+def _classify(classifier: Estimator, classes: np.ndarray, scores: Value, raw_scores: bool) -> tuple[Value, Value]:
     """Labels and probabilities from scores, as `predict` and `predict_proba` have them."""
     raw_scores = raw_scores or not resolve_loss(classifier.loss).activations
     is_positive = op.Cast(op.Greater(scores, 0.0), to=TensorProto.INT64)
@@ -114,7 +115,7 @@ def _to_labels(classes: np.ndarray) -> np.ndarray:
     return labels
 
 
-def _cast(v: Value, dtype: Any) -> Value:
+def _cast(v: Value, dtype: DTypeLike) -> Value:
     return v if v.dtype == dtype else op.Cast(v, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 

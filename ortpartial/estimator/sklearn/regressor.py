@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,18 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import Data
-from ortpartial.learning import BaseLearningLoss, ElasticLearningLoss, resolve_loss
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
+from ortpartial.autodiff import WeightSelection
+from ortpartial.learning import (
+    BaseLearningLoss,
+    BaseLearningPenalty,
+    BaseLearningRate,
+    ElasticLearningLoss,
+    resolve_loss,
+)
 from ortpartial.runtime import DeviceName
 
+from ..forms import Loss, ModelLike
 from .base import BaseOnnxEstimator
 from .compat import with_callbacks
 from .onnx_export import export
@@ -129,32 +138,32 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
 
     def __init__(
         self,
-        model: Any = None,
+        model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None,
         *,
-        hidden_layer_sizes: Any = (),
+        hidden_layer_sizes: int | ArrayLike | None = (),
         activation: str = "relu",
         dropout: float = 0.0,
         alpha: float = 1e-4,
-        loss: Any = "squared_error",
-        penalty: Any = None,
-        learning_rate: Any = "Adam",
+        loss: Loss = "squared_error",
+        penalty: BaseLearningPenalty | str | None = None,
+        learning_rate: str | float | BaseLearningRate = "Adam",
         learning_rate_init: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
         shuffle: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         tol: float = 1e-4,
         n_iter_no_change: float = 10,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         warm_start: bool = False,
         verbose: bool | int = False,
-        weights_to_train: Any = None,
+        weights_to_train: WeightSelection | None = None,
         dtype: str = "auto",
         device: DeviceName = "cpu",
         engine: str = "auto",
-        callbacks: Any = (),
-        settings: dict[str, Any] | None = None,
+        callbacks: Sequence[CallbackLike] = (),
+        settings: Settings | None = None,
     ):
         self.model = model
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -296,7 +305,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _more_tags(self) -> dict[str, Any]:
+    def _more_tags(self) -> Settings:
         """The tags for scikit-learn before 1.6."""
         return {"multioutput": True}
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ortpartial.annotations import State
+
+if TYPE_CHECKING:
+    from ..optimizer import OrtGradientForwardBackwardOptimizer
 
 __all__ = ["StoppingRule"]
 
@@ -32,7 +37,8 @@ class StoppingRule:
         The best ones.
     """
 
-    def __init__(self, tol: float, n_iter_no_change: float, score: Callable[[Any], float] | None = None):
+    def __init__(self, tol: float, n_iter_no_change: float,
+                 score: Callable[[OrtGradientForwardBackwardOptimizer], float] | None = None):
         self.tol, self.n_iter_no_change, self.score = tol, n_iter_no_change, score
         self.scores: list[float] = []
         self.best_loss: float | None = np.inf if score is None else None
@@ -40,7 +46,7 @@ class StoppingRule:
         self._count = 0
         self._best: dict[str, np.ndarray] | None = None
 
-    def __call__(self, optimizer: Any) -> bool:
+    def __call__(self, optimizer: OrtGradientForwardBackwardOptimizer) -> bool:
         """Look at the epoch that has ended; return whether it was the last one."""
         if self.score is None:
             self._compare_loss(optimizer.train_losses_[-1])
@@ -53,7 +59,7 @@ class StoppingRule:
         self._count = self._count + 1 if loss > self.best_loss - self.tol else 0
         self.best_loss = min(self.best_loss, loss)
 
-    def _compare_score(self, score: float, optimizer: Any) -> None:
+    def _compare_score(self, score: float, optimizer: OrtGradientForwardBackwardOptimizer) -> None:
         assert self.best_score is not None
         self.scores.append(score)
         self._count = self._count + 1 if score < self.best_score + self.tol else 0
@@ -61,7 +67,7 @@ class StoppingRule:
             self.best_score = score
             self._best = optimizer.training.state.copy_used()
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> State:
         """Return what it remembers of the fit that runs, for checkpoints.
 
         Returns
@@ -70,7 +76,7 @@ class StoppingRule:
         """
         return {n: v for n, v in vars(self).items() if n not in ("tol", "n_iter_no_change", "score")}
 
-    def set_state(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: State) -> None:
         """Go on with what it remembered.
 
         Parameters
@@ -80,7 +86,7 @@ class StoppingRule:
         """
         vars(self).update(state)
 
-    def restore(self, optimizer: Any) -> None:
+    def restore(self, optimizer: OrtGradientForwardBackwardOptimizer) -> None:
         """Go back to the weights of the epoch with the best score, if there was one."""
         if self._best is not None:
             optimizer.training.state.restore_used(self._best)
