@@ -16,7 +16,6 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarnin
 from ortpartial.execution import (
     MANY_STEPS,
     IdleRunner,
-    Loop,
     RunLocal,
     StepEngine,
     StepRunner,
@@ -33,15 +32,14 @@ from ortpartial.training_info import draw_initialization, strip_training_info
 
 from .changes import count_changes, note_change
 from .data_parallel import Processes, choose_own_threads
-from .fitting import make_loop, to_arrays
 from .losses import Loss
-from .module import Module, list_arguments
 from .optimizer import Optimizer
-from .parameter import Parameter
-from .placeholders import check_sizes, convert, name_all, to_placeholder
+from .parameter import Parameter, find_holder, hold
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes
+from .placeholders import check_sizes, convert, list_arguments, name_all, to_placeholder
+from .rows import to_arrays
 from .trace import ITERATION, PASSING, SEED
 from .traced_source import WEIGHTS, make_source
-from .trainer import ModuleTrainer
 from .training_model import initial_values, write_model
 from .writing import Writing, write, write_step
 
@@ -81,7 +79,7 @@ class Program:
     #: The engine that takes the steps, and why.
     _engine: tuple[type[StepRunner], str]
 
-    def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
+    def __init__(self, module: Part, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
                  sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
         self._engine = select_module_engine(engine, device)
         self.engine = engine
@@ -133,12 +131,12 @@ class Program:
         if taken := [n for n in (SEED, ITERATION) if n in parameters]:
             raise SettingError(f"The training has a state of its own called {taken[0]!r}; rename this attribute of "
                                f"{type(self.module).__name__}.")
-        state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
+        state = {n: p.numpy() for n, p in parameters.items() if find_holder(p) is not None}
         self._shapes = {n: p.shape for n, p in parameters.items()}
         arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
         self._aside |= {SEED: self.rng.integers(-2**31, 2**31, 2).astype(np.int32), **arrays}
         for n, p in parameters.items():
-            p.name, p._program = n, self
+            hold(p, n, self)
         note_change()
 
     def follow(self) -> None:
@@ -150,14 +148,14 @@ class Program:
         parts = dict(self.module.named_modules())
         parameters = {n: p for n, p in self.module.named_parameters(buffers=True) if n in self._shapes}
         new = [n for n, m in self._parts if parts.get(n) is not m]
-        new += [n for n, p in parameters.items() if p._program is None or p.shape != self._shapes[n]]
+        new += [n for n, p in parameters.items() if find_holder(p) is None or p.shape != self._shapes[n]]
         if new:
             raise ModelError(f"{new[0]!r} of {type(self.module).__name__} is another one than when it was compiled; "
                              f"compile it again, which keeps the numbers of all other parameters.")
-        lost = {n: p.numpy() for n, p in parameters.items() if p._program is not self}
+        lost = {n: p.numpy() for n, p in parameters.items() if find_holder(p) is not self}
         self.set(lost)
         for n in lost:
-            parameters[n].name, parameters[n]._program = n, self
+            hold(parameters[n], n, self)
         if lost:
             note_change()
         self._seen = count_changes()
@@ -165,14 +163,14 @@ class Program:
 
     def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
         """Let be written anew what depends on modes, optimizers, losses and frozen weights, where they have changed."""
-        modes = [n for n, m in self._parts if m._mode is False] if self.module._mode else []
+        modes = [n for n, m in self._parts if is_in_evaluation(m, self.module)]
         optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
             optimizer.plan_again()
         pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
         modules = [m for _, m in self.module.named_modules()]
-        pieces += [x.loss for m in modules for _, x in m._attributes(Loss)]
-        pieces += [x for m in modules for _, x in m._attributes(Piece)]
+        pieces += [x.loss for m in modules for _, x in list_attributes(m, Loss)]
+        pieces += [x for m in modules for _, x in list_attributes(m, Piece)]
         self._unsettled = [p for p in pieces if not is_settled(p)]
         self._fingerprint = fingerprint(self._unsettled)
         settings = modes, [n for n, p in parameters.items() if not p.is_trained], fingerprint(pieces)
@@ -298,7 +296,7 @@ class Program:
     def _check_batch(self, count: int) -> None:
         """Check that a batch of so many arrays is what `train_one_batch` takes."""
         try:
-            is_default = type(self.module).train_one_batch is Module.train_one_batch
+            is_default = not has_own_step(self.module)
             if is_default and count not in (len(self.inputs) + 1, len(self.inputs) + 2):
                 raise TypeError(f"it takes {', '.join(self.inputs)} and a target")
             inspect.signature(self.module.train_one_batch).bind(*range(count))
@@ -308,8 +306,8 @@ class Program:
 
     def _takes_no_target(self) -> bool:
         """Whether a `train_one_batch` of the user takes nothing but the inputs."""
-        function = type(self.module).train_one_batch
-        return function is not Module.train_one_batch and len(list_arguments(function)) - 1 == len(self.inputs)
+        arguments = list_arguments(type(self.module).train_one_batch)
+        return has_own_step(self.module) and len(arguments) - 1 == len(self.inputs)
 
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
@@ -339,7 +337,7 @@ class Program:
         """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
         self._check_batch(len(self.inputs) + len(targets))
         arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        if type(self.module).train_one_batch is Module.train_one_batch and len(targets) == 2:
+        if not has_own_step(self.module) and len(targets) == 2:
             arguments = ["target", WEIGHTS]
         names = name_all(targets, arguments, "target", {*self.inputs, *self._shapes, SEED, ITERATION})
         rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
@@ -421,16 +419,6 @@ class Program:
     def idle(self) -> IdleRunner:
         """What the loop asks where steps are taken batch by batch."""
         return IdleRunner(self.engine_name, self.engine_reason, lambda: self.iteration, self.turn, self.local)
-
-    @cached_property
-    def loop(self) -> Loop:
-        """The loop of `fit`."""
-        return make_loop(self)
-
-    @cached_property
-    def trainer(self) -> ModuleTrainer:
-        """What callbacks ask of the training."""
-        return ModuleTrainer(self)
 
     @property
     def step_inputs(self) -> Mapping[str, Value]:
@@ -560,8 +548,7 @@ class Program:
 
     def _check_weights(self, sample_weight: Any, rows: int) -> np.ndarray:
         """The weights of the rows, which the code of a step has to read."""
-        function = type(self.module).train_one_batch
-        if function is not Module.train_one_batch and list_arguments(function)[-1:] != [WEIGHTS]:
+        if has_own_step(self.module) and list_arguments(type(self.module).train_one_batch)[-1:] != [WEIGHTS]:
             raise DataError(f"{type(self.module).__name__}.train_one_batch takes no {WEIGHTS}; make it the last "
                             f"argument, and give it to the loss, as in self.loss(output, y, {WEIGHTS}).")
         (weights,) = to_arrays(sample_weight, [WEIGHTS], WEIGHTS)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import DataError, SettingError
+from ortpartial.execution import StepRunner
 from ortpartial.graph import Value, constant, op, walk_back, with_numbers, zeros_like
 from ortpartial.logs import logger
 from ortpartial.runtime import Buffer, ProcessGroup, choose_threads, cores
 
 from .structure import flatten, rebuild
-from .trace import PASSING, RANK, SHARE, Trace
+from .trace import PASSING, RANK, SHARE, Exchange, Trace
 
-if TYPE_CHECKING:
-    from ortpartial.execution import StepRunner
-
-__all__ = ["Exchange", "Processes", "average", "average_statistics", "choose_own_threads"]
+__all__ = ["Processes", "average", "average_statistics", "choose_own_threads"]
 
 #: The state that holds what is averaged beside gradients, and then the sum of the shares.
 _STATISTICS = f"{PASSING}statistics"
@@ -31,25 +28,6 @@ _ALONE: dict[str, np.ndarray] = {RANK: np.zeros((), np.int32), SHARE: np.ones(()
 
 #: How the state ends that holds what an exchange has not sent yet.
 _RESIDUAL = ".residual"
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Numbers that the processes add up in the middle of a step.
-
-    Parameters
-    ----------
-    sent : Value of shape (size,)
-        Those of this process.
-    received : Value of shape (size,)
-        Their sum over the processes, a variable of what comes after.
-    kept : int, optional
-        How many of the numbers are not 0 and are sent, with their places; without, all are sent.
-    """
-
-    sent: Value
-    received: Value
-    kept: int | None = None
 
 
 def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: Any = None, top_k: float | None = None

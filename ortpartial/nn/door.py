@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import Overrides
+from ortpartial.execution import Loop, Overrides
 
+from .compilation import Program
+from .rows import cut
 from .structure import flatten
 
-if TYPE_CHECKING:
-    from ortpartial.execution import Loop
-
-    from .compilation import Program
-
-__all__ = ["ModuleDoor", "cut"]
+__all__ = ["ModuleDoor"]
 
 #: A batch as the loop hands it on: the arrays by name or place; nothing stands beside them.
 Batch = tuple[Mapping[Any, np.ndarray], Any, Any]
@@ -171,10 +168,3 @@ class ModuleDoor:
     def _describe(self, what: str, epoch: int) -> str:
         return (f"{what} in epoch {epoch}; the weights are those before that batch. Lower the learning rate, or scale "
                 f"the data.")
-
-
-def cut(arrays: Sequence[np.ndarray], order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
-    """The rows of each batch."""
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        yield [a[rows] for a in arrays]

@@ -13,6 +13,7 @@ from ortpartial.graph import Value, evaluating, with_numbers
 from ortpartial.runtime import Buffer
 
 from .compilation import Program, in_turn
+from .parameter import hold
 from .placeholders import convert
 from .trace import Trace
 from .writing import Writing, write, write_step
@@ -53,7 +54,7 @@ class EagerProgram(Program):
             new = {n: p for n, p in self.module.named_parameters(buffers=True) if n == name}
             self._aside.update(self._draw(new))
             for n, p in new.items():
-                p.name, p._program = n, self
+                hold(p, n, self)
         return self.get(name) if self.holds(name) else None
 
     def undo(self) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from onnx import ModelProto
@@ -22,23 +21,24 @@ from ortpartial.runtime import DeviceName
 
 from . import states
 from .changes import note_change
-from .door import cut
-from .fitting import check_positive, concatenate, fit, to_arrays
+from .compilation import Program
+from .eager import EagerProgram
+from .fitting import fit
 from .losses import Loss
 from .optimizer import Optimizer
-from .parameter import Buffer, Parameter
+from .parameter import Buffer, Parameter, find_holder
+from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
+from .placeholders import list_arguments
+from .rows import check_positive, concatenate, cut, to_arrays
+from .summary import Summary, summarize
 from .trace import current_trace
 from .traced_source import WEIGHTS
+from .trainer import ModuleTrainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .compilation import Program
-    from .onnx_module import OnnxModule
-    from .summary import Summary
-    from .trainer import ModuleTrainer
-
-__all__ = ["Module", "placeholder"]
+__all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name: str = "") -> Value:
@@ -83,7 +83,7 @@ def _run_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return train_one_batch
 
 
-class Module:
+class Module(Part):
     """A model, or a part of one, written in Python: its `forward` computes values from values.
 
     Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
@@ -118,8 +118,8 @@ class Module:
     ((4, 1), ())
     """
 
-    _mode: bool | None = None
     _program: Program | None = None
+    _trainer: ModuleTrainer | None = None
     optimizer: Optimizer | None = None
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -189,7 +189,7 @@ class Module:
         return output, loss
 
     @staticmethod
-    def from_onnx(model: Any, trainable: Any = None) -> OnnxModule:
+    def from_onnx(model: Any, trainable: Any = None) -> ModelModule:
         """Make a module of an ONNX model, to be trained, by itself or as a part of another module.
 
         Parameters
@@ -208,9 +208,7 @@ class Module:
         ModelError
             The model cannot be read, or has no such weight.
         """
-        from .onnx_module import OnnxModule
-
-        return OnnxModule(model, trainable)
+        return _READERS[0](model, trainable)
 
     # -- attributes
 
@@ -230,7 +228,7 @@ class Module:
             if id(module) not in seen:
                 seen.add(id(module))
                 yield prefix, module
-                for name, child in module._attributes(Module):
+                for name, child in list_attributes(module, Module):
                     yield from walk(child, f"{prefix}.{name}" if prefix else name)
 
         yield from walk(self, "")
@@ -252,7 +250,7 @@ class Module:
         """
         seen: set[int] = set()
         for prefix, module in self.named_modules():
-            for name, p in module._attributes(Parameter):
+            for name, p in list_attributes(module, Parameter):
                 if id(p) not in seen and (buffers or not isinstance(p, Buffer)):
                     seen.add(id(p))
                     yield f"{prefix}.{name}" if prefix else name, p
@@ -267,7 +265,7 @@ class Module:
         optimizer : Optimizer
         """
         for prefix, module in self.named_modules():
-            for name, optimizer in module._attributes(Optimizer):
+            for name, optimizer in list_attributes(module, Optimizer):
                 yield f"{prefix}.{name}" if prefix else name, optimizer
 
     def get_params(self) -> Iterator[tuple[str, Parameter]]:
@@ -291,27 +289,13 @@ class Module:
         """
         yield from (p for _, p in self.named_parameters())
 
-    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """The attributes of a kind, also in lists, tuples and dicts, by name."""
-
-        def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-            if isinstance(value, kind):
-                yield name, value
-            elif isinstance(value, (list, tuple, dict)):
-                items = value.items() if isinstance(value, dict) else enumerate(value)
-                for key, item in items:
-                    yield from walk(f"{name}.{key}" if name else str(key), item)
-
-        for name, value in vars(self).items():
-            yield from walk(name, value)
-
     # -- modes
 
     @property
     def training(self) -> bool:
         """Whether the module is in training mode; while a graph is written, that of the graph."""
         trace = current_trace()
-        return bool(self._mode) if trace is None else trace.training and not trace.is_in_evaluation(self)
+        return bool(self._mode) if trace is None else trace.training and not is_in_evaluation(self, trace.module)
 
     def train(self, mode: bool = True) -> Self:
         """Put the module and all modules in it into training mode.
@@ -330,7 +314,7 @@ class Module:
         """
         note_change()
         for _, module in self.named_modules():
-            module._mode = mode
+            set_mode(module, mode)
         return self
 
     def eval(self) -> Self:
@@ -405,9 +389,6 @@ class Module:
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
-        from .compilation import Program
-        from .eager import EagerProgram
-
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
@@ -421,6 +402,17 @@ class Module:
             raise ModelError(f"{type(self).__name__} is not compiled; call compile with a placeholder for each input, "
                              f"such as nn.placeholder(['N', 3]), or with arrays.")
         return self._program
+
+    @property
+    def _whole(self) -> Program:
+        """What `compile` has made; a part of a compiled module has no training of its own."""
+        if self._program is None:
+            for p in self.parameters():
+                if (holder := find_holder(p)) is not None:
+                    whole, part = type(holder.module).__name__, type(self).__name__
+                    raise ModelError(f"This {part} is a part of a {whole}, which has the training of both; save and "
+                                     f"load that, or take state_dict() and load_state_dict of the {part}.")
+        return self._compiled
 
     @property
     def engine_(self) -> str:
@@ -493,8 +485,6 @@ class Module:
         SettingError
             No placeholder has a size of this name.
         """
-        from .summary import summarize
-
         return summarize(self._compiled, sizes, depth)
 
     # -- arrays
@@ -592,7 +582,7 @@ class Module:
         if not mode:
             self.train()
         try:
-            fit(program, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
+            fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, verbose=verbose, validation_every=validation_every, timeout=timeout)
         finally:
             if not mode:
@@ -602,7 +592,9 @@ class Module:
     @property
     def trainer(self) -> ModuleTrainer:
         """What callbacks ask of the training."""
-        return self._compiled.trainer
+        if self._trainer is None or self._trainer.program is not self._compiled:
+            self._trainer = ModuleTrainer(self._compiled)
+        return self._trainer
 
     def training_view(self) -> TrainingView:
         """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
@@ -735,7 +727,7 @@ class Module:
         >>> loss == expected
         True
         """
-        states.save_states(self, path, aux_states)
+        states.save_states(self._whole, path, aux_states)
 
     def load_states(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to the state in a file, from which the training goes on to the last bit.
@@ -764,7 +756,7 @@ class Module:
         ModelWarning
             By the next step: optimizers are other ones, and begin anew as far as their states do not fit.
         """
-        return states.load_states(self, path)
+        return states.load_states(self._whole, path)
 
     def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
@@ -805,7 +797,7 @@ class Module:
         >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
         True
         """
-        states.save(self, path, state)
+        states.save(self._whole, path, state)
 
     def load(self, path: str | os.PathLike[str], include_state: bool = False) -> dict[str, Any] | None:
         """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
@@ -834,7 +826,8 @@ class Module:
             One for each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
             loaded.
         """
-        return states.load(self, path, include_state)
+        program = None if self._program is None and states.is_held(self) and not include_state else self._whole
+        return states.load(self, path, program if include_state else None)
 
     def __repr__(self) -> str:
         if self._program is None:
@@ -844,14 +837,34 @@ class Module:
 
 
 Module.train_one_batch = _run_compiled(Module.train_one_batch)  # type: ignore[method-assign]
+set_default_step(Module)
+
+
+class ModelModule(Module):
+    """A module that is a model with weights by name, inputs and outputs, as `Module.from_onnx` makes one."""
+
+    weights: Mapping[str, Parameter]
+    input_names: list[str]
+    output_names: list[str]
+
+    @property
+    def placeholders(self) -> list[Value]:
+        """A placeholder for each input."""
+        raise NotImplementedError
+
+
+_Kind = TypeVar("_Kind", bound=type[ModelModule])
+
+#: The module of ONNX models, which a module of this room has registered.
+_READERS: list[Callable[..., ModelModule]] = []
+
+
+def register_reader(kind: _Kind) -> _Kind:
+    """Let `Module.from_onnx` make modules of a kind."""
+    _READERS[:] = [kind]
+    return kind
 
 
 def _to_list(inputs: Any) -> list[Any]:
     """One input or several."""
     return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-
-
-def list_arguments(function: Callable[..., Any]) -> list[str]:
-    """The names of what a function takes by position, but for a variable number of arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from onnx import ModelProto
 
@@ -17,17 +17,20 @@ from ortpartial.rewrites import find_moving_statistics, prepare_training, rewrit
 from ortpartial.training import choose_state
 
 from .initializers import Constant
-from .module import Module, placeholder
+from .module import ModelModule, placeholder, register_reader
 from .parameter import Buffer, Parameter
 from .trace import current_trace
 
 __all__ = ["OnnxModule"]
 
+_T = TypeVar("_T")
+
 #: For how many shapes of inputs the graph is kept.
 _MOST_SHAPES = 8
 
 
-class OnnxModule(Module):
+@register_reader
+class OnnxModule(ModelModule):
     """An ONNX model as a module, which `Module.from_onnx` makes.
 
     Initializers are parameters and buffers by the names that they have in the file. Parameters are those of rank one or
@@ -157,7 +160,7 @@ class OnnxModule(Module):
 
     # -- state
 
-    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, kind: type[_T]) -> Iterator[tuple[str, _T]]:
         if issubclass(kind, Parameter):
             yield from ((n, p) for n, p in self.weights.items() if isinstance(p, kind))
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve
 from .changes import note_change
 from .data_parallel import average
 from .parameter import Parameter
-from .trace import Trace, current_trace
-
-if TYPE_CHECKING:
-    from .module import Module
+from .trace import Trace, TracedModule, Weight, current_trace
 
 __all__ = ["Optimizer"]
 
@@ -148,7 +145,7 @@ class Optimizer(NamedSettings):
             batches = self.planned_batches
             self.planned_rate = self.rate if batches is None else self.rate.over(max(batches, 1))
 
-    def __call__(self, loss: Value, parameters: Module | Parameter | Iterable[Any] | None = None) -> None:
+    def __call__(self, loss: Value, parameters: TracedModule | Parameter | Iterable[Any] | None = None) -> None:
         """Update the weights by the gradient of a loss.
 
         Parameters
@@ -218,7 +215,7 @@ class Optimizer(NamedSettings):
         for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
 
-    def _choose(self, trace: Trace, parameters: Any) -> list[Parameter]:
+    def _choose(self, trace: Trace, parameters: Any) -> list[Weight]:
         """The parameters that are trained."""
         chosen: Any = self.parameters if parameters is None else parameters
         chosen = trace.module if chosen is None else chosen

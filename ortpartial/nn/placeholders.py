@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,7 @@ from ortpartial.exceptions import DataError
 from ortpartial.graph import Value, to_dtype, variable
 from ortpartial.model import Range, check_indices
 
-__all__ = ["check_sizes", "convert", "name_all", "to_placeholder"]
+__all__ = ["check_sizes", "convert", "list_arguments", "name_all", "to_placeholder"]
 
 
 def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
@@ -65,3 +66,9 @@ def name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: 
             name += "_"
         names.append(name)
     return names
+
+
+def list_arguments(function: Callable[..., Any]) -> list[str]:
+    """The names of what a function takes by position, but for a variable number of arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ortpartial.autodiff import grad
 from ortpartial.estimator import find_checkpoint
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import Loop, Place, get_states
+from ortpartial.execution import FitSettings, Loop, Place, get_states
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
 from ortpartial.runtime import Session
 
+from .compilation import Program
+from .door import ModuleDoor
 from .traced_source import find_loss
 from .writing import write_step
-
-if TYPE_CHECKING:
-    from .compilation import Program
 
 __all__ = ["ModuleTrainer"]
 
@@ -47,8 +47,22 @@ class ModuleTrainer:
 
     @property
     def loop(self) -> Loop:
-        """The loop of `fit`."""
-        return self.program.loop
+        """The loop of `fit`, which goes on with the history of the module."""
+        return self._door_and_loop[1]
+
+    @property
+    def door(self) -> ModuleDoor:
+        """The door of the loop."""
+        return self._door_and_loop[0]
+
+    @cached_property
+    def _door_and_loop(self) -> tuple[ModuleDoor, Loop]:
+        program = self.program
+        door = ModuleDoor(program)
+        loop = Loop(program.idle, door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+        door.loop, loop.records = loop, program.module.history_
+        loop.n_iter = len(loop.records)
+        return door, loop
 
     @property
     def rate(self) -> float:
@@ -92,7 +106,7 @@ class ModuleTrainer:
         if X is not None:
             arrays: Sequence[np.ndarray] = program.to_batches(X, y, sample_weight)
         else:
-            rows = list(getattr(self.loop.door, "rows", {}).values())
+            rows = list(self.door.rows.values())
             if not rows:
                 raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
             count = min(self.loop.settings.batch_size, len(rows[0]))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value
 from ortpartial.model import Range, index_ranges
 
 from .data_parallel import average_statistics
+from .parts import Part
 from .structure import flatten, rebuild
 from .trace import Trace, to_range
-
-if TYPE_CHECKING:
-    from .module import Module
 
 __all__ = ["Writing", "write", "write_step"]
 
@@ -62,7 +60,7 @@ class Writing:
             n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
-def write(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
+def write(module: Part, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
     """Call code of a module with values.
 
     Parameters
@@ -89,7 +87,7 @@ def write(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value],
     return Writing(trace, inputs, result, _name_parts(module, inputs, {"output": result}))
 
 
-def write_step(module: Module, inputs: Mapping[str, Value], **settings: Any) -> Writing:
+def write_step(module: Part, inputs: Mapping[str, Value], **settings: Any) -> Writing:
     """Call `train_one_batch` of a module with values; of a pair, the first is called output and the second loss.
 
     Parameters
@@ -112,7 +110,7 @@ def write_step(module: Module, inputs: Mapping[str, Value], **settings: Any) -> 
     return Writing(trace, inputs, result, _name_parts(module, inputs, parts))
 
 
-def _call(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value], settings: Mapping[str, Any]
+def _call(module: Part, code: Callable[..., Any], inputs: Mapping[str, Value], settings: Mapping[str, Any]
           ) -> tuple[Trace, Any]:
     """The trace of a call, and the values that it returns."""
     trace = Trace(module, **settings)
@@ -129,7 +127,7 @@ def _call(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value],
     return trace, result
 
 
-def _name_parts(module: Module, inputs: Collection[str], parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _name_parts(module: Part, inputs: Collection[str], parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Parts of a result, and how the names of their values begin: no input and no parameter has one of them."""
     taken, named = {*inputs, *(n for n, _ in module.named_parameters(buffers=True))}, []
     for prefix, tree in parts.items():
