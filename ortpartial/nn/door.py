@@ -74,9 +74,13 @@ class ModuleDoor:
             else:
                 yield dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,))), None, None
         if is_empty:
-            assert self.loop is not None
-            raise DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
-                            f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
+            raise self.describe_no_rows()
+
+    def describe_no_rows(self) -> DataError:
+        """The error of an epoch without rows."""
+        assert self.loop is not None
+        return DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
+                         f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""

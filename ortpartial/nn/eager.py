@@ -74,7 +74,7 @@ class EagerProgram(Program):
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Check the step on placeholders."""
         try:
-            write_step(self.module, self._name_batch(targets, inputs), training=True)
+            write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True)
         except NotComputedError as e:
             self._reading = e
 
@@ -98,9 +98,9 @@ class EagerProgram(Program):
     @in_turn
     def step(self, batch: Sequence[Any]) -> Any:
         """Run a step on arrays."""
-        arrays = self._split_batch(batch)
+        arrays = self.signature.split_batch(batch)
         self._targets = arrays[len(self.inputs):]
-        inputs = self._name_batch(self._targets, arrays[:len(self.inputs)])
+        inputs = self.signature.name_batch(self._targets, arrays[:len(self.inputs)], self._shapes)
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
@@ -111,14 +111,14 @@ class EagerProgram(Program):
     @in_turn
     def evaluate(self, batch: Sequence[Any]) -> Any:
         """What a step returns, in evaluation mode and without an update."""
-        arrays = self._split_batch(batch)
-        inputs = self._name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)])
+        arrays = self.signature.split_batch(batch)
+        inputs = self.signature.name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)], self._shapes)
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
 
     @in_turn
     def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
         """Run the module on arrays."""
-        self._check_count(inputs)
+        self.signature.check_count(inputs)
         return self._run(lambda *values: self.module(*values), self.inputs, inputs, training=training)
 
     def _run(self, code: Callable[..., Any], inputs: Mapping[str, Value], arrays: Sequence[Any], *, training: bool,

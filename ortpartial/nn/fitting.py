@@ -49,6 +49,8 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Any], validation: Any, res
     if not isinstance(data, list) and iter(data) is data and epochs > 1:
         raise DataError(f"The data give their batches once, and there are {epochs} epochs: give what can be iterated "
                         f"over again, such as a list or a DataLoader.")
+    if isinstance(data, list) and not len(data[0]):
+        raise door.describe_no_rows()
     steps = -(-len(data[0]) // size) if isinstance(data, list) else length_hint(data)
     former, states = (resume is not None and trainer.resume(resume)) or (None, ())
     if former is None:

@@ -575,8 +575,8 @@ class Module(Part):
         check_positive(epochs=epochs, batch_size=batch_size)
         program, mode = self._compiled, self._mode
         callbacks = [callbacks] if callable(callbacks) or hasattr(callbacks, "setup") else list(callbacks)
-        data = program.to_batches(X, y, sample_weight)
-        validation = X_val if X_val is None or isinstance(X_val, Real) else program.to_batches(X_val, y_val)
+        data = program.signature.to_batches(X, y, sample_weight)
+        validation = X_val if X_val is None or isinstance(X_val, Real) else program.signature.to_batches(X_val, y_val)
         if sample_weight is not None and isinstance(validation, list):
             validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:

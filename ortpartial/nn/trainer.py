@@ -104,7 +104,7 @@ class ModuleTrainer:
         """The gradient of the loss by each parameter that is trained, on rows, or on some of those that are trained."""
         program = self.program
         if X is not None:
-            arrays: Sequence[np.ndarray] = program.to_batches(X, y, sample_weight)
+            arrays: Sequence[np.ndarray] = program.signature.to_batches(X, y, sample_weight)
         else:
             rows = list(self.door.rows.values())
             if not rows:
