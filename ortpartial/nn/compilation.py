@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data, Reduced
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
@@ -38,6 +39,7 @@ from .parameter import Parameter, find_holder, hold
 from .parts import Part, is_in_evaluation, list_attributes
 from .placeholders import convert
 from .signature import Signature
+from .structure import Nested
 from .trace import ITERATION, SEED
 from .traced_source import make_source
 from .training_model import write_model
@@ -47,14 +49,15 @@ __all__ = ["Program", "in_turn"]
 
 
 _P = ParamSpec("_P")
+_S = TypeVar("_S", bound="Program")
 _T = TypeVar("_T")
 
 
-def in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
     """A method of a program that one thread runs at a time."""
 
     @wraps(method)
-    def run(self: Program, *args: _P.args, **settings: _P.kwargs) -> _T:
+    def run(self: _S, *args: _P.args, **settings: _P.kwargs) -> _T:
         with self.turn.lock:
             return method(self, *args, **settings)
 
@@ -88,7 +91,7 @@ class Program(HeldState):
     #: The engine that takes the steps, and why.
     _engine: tuple[type[StepRunner], str]
 
-    def __init__(self, module: Part, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
+    def __init__(self, module: Part, inputs: Sequence[Data], targets: Sequence[Data] | None, *, use_graph: bool,
                  sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
         self._engine = select_module_engine(engine, device)
         super().__init__(module, device, random_state)
@@ -99,22 +102,22 @@ class Program(HeldState):
         self._inference = self._write_inference()
         self._step: Writing | None = None
         self._ranges: Mapping[str, Range] = {}  # of the labels and indices that it reads
-        self._step_key: Any = None  # the types of its targets
-        self._settings: Any = None  # what else the step depends on
+        self._step_key: list[tuple[str, int]] | None = None  # the types of its targets
+        self._settings: tuple[list[Optimizer], object] | None = None  # what else the step depends on
         self._listed: tuple[int, Mapping[str, Optimizer]] = -1, {}
         self._seen = -1  # how many changes of modules have been looked at
         #: The pieces that may change in themselves, and their fingerprint when they were looked at.
-        self._unsettled: list[Any] = []
-        self._fingerprint: Any = fingerprint([])
+        self._unsettled: list[object] = []
+        self._fingerprint: object = fingerprint([])
         self._parts = list(module.named_modules())
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
         #: Threads take turns, and runs have the options of their threads.
         self.turn, self.local = Turn(), RunLocal()
-        self._rate_key: Any = None  # the fingerprint of the rate whose schedule has a session
+        self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
         self._extra: dict[str, Session] = {}  # sessions that follow from the step
         #: The shapes of batches that had programs of their own where a training was cut off that goes on.
-        self.former_policy: Any = None
+        self.former_policy: object = None
         #: By what they are for, the sessions that take no step.
         self._sessions: dict[str, Function] = {}
         self._attach()
@@ -233,7 +236,7 @@ class Program(HeldState):
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
         self.follow()
-        key = [(t.dtype.kind, len(t.shape or ())) for t in targets]
+        key: list[tuple[str, int]] = [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
         self._step = None
@@ -303,7 +306,7 @@ class Program(HeldState):
                             states, self._step if training else None)
         return model if training else strip_training_info(model)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Reduced:
         name = type(self.module).__name__
         raise ModelError(f"A compiled {name} is neither pickled nor copied; save writes it to a file, and state_dict() "
                          f"holds copies of its numbers.")
@@ -327,7 +330,7 @@ class Program(HeldState):
             self._extra[name] = compile_session()
         return self._extra[name]
 
-    def read_policy(self) -> Any:
+    def read_policy(self) -> object:
         """The shapes of batches that have programs of their own, for a training that goes on."""
         return None if self.runner is None else self.runner.snapshot(copy=False)["shapes"]
 
@@ -379,7 +382,7 @@ class Program(HeldState):
         return float(self._rate.run({"k": np.asarray(taken, np.int64)})["eta"])
 
     @in_turn
-    def step(self, batch: Sequence[Any]) -> Any:
+    def step(self, batch: Sequence[Data]) -> Nested:
         """Run a step on arrays."""
         arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
@@ -398,7 +401,7 @@ class Program(HeldState):
         self.runner.undo()
 
     @in_turn
-    def evaluate(self, batch: Sequence[Any]) -> Any:
+    def evaluate(self, batch: Sequence[Data]) -> Nested:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
@@ -410,7 +413,7 @@ class Program(HeldState):
         return function.writing.rebuild(function(arrays, self.get))
 
     @in_turn
-    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+    def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
         """Run the module on arrays."""
         self.follow()
         mode = "train" if training else "eval"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import Loop, Overrides
+from ortpartial.execution import FitSettings, Loop, Overrides
 
 from .compilation import Program
 from .rows import cut
-from .structure import flatten
+from .structure import Nested, flatten
 
 __all__ = ["ModuleDoor"]
 
 #: A batch as the loop hands it on: the arrays by name or place; nothing stands beside them.
-Batch = tuple[Mapping[Any, np.ndarray], Any, Any]
+Batch = tuple[Mapping[Data, np.ndarray], Data, Data]
 
 
 class ModuleDoor:
@@ -42,11 +42,11 @@ class ModuleDoor:
 
     # -- data
 
-    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
         """X, y and sample_weight as they are."""
         return X, y, sample_weight
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
         """The rows as steps read them, and their number."""
         arrays = dict(X)
@@ -64,7 +64,7 @@ class ModuleDoor:
         """The number of rows of a batch."""
         return rows
 
-    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[Batch]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives."""
         is_empty = True
         for batch in batches:
@@ -95,7 +95,7 @@ class ModuleDoor:
 
     # -- steps
 
-    def reset(self, rng: np.random.Generator, settings: Any) -> None:
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
         """A module goes on from where it is."""
 
     @property
@@ -135,7 +135,7 @@ class ModuleDoor:
                 del record["loss"]
             record.update({n: v for n, v in means.items() if n not in record})
 
-    def validate(self, batches: Iterable[Any]) -> dict[str, float]:
+    def validate(self, batches: Iterable[Data]) -> dict[str, float]:
         """The means of the losses in evaluation mode, by name."""
         assert self.loop is not None
         sums: defaultdict[str, float] = defaultdict(float)
@@ -148,7 +148,7 @@ class ModuleDoor:
                 total += len(part[0])
         return {n: v / total for n, v in sums.items()}
 
-    def _read_losses(self, result: Any) -> dict[str, float]:
+    def _read_losses(self, result: Nested) -> dict[str, float]:
         """The losses that a step returns, by name."""
         losses = flatten(result[1] if isinstance(result, tuple) and len(result) == 2 else result, "loss")
         return {n: float(loss) for n, loss in losses.items() if loss.size == 1}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
 from ortpartial.runtime import Buffer
@@ -15,6 +15,7 @@ from ortpartial.runtime import Buffer
 from .compilation import Program, in_turn
 from .parameter import hold
 from .placeholders import convert
+from .structure import Nested
 from .trace import Trace
 from .writing import Writing, write, write_step
 
@@ -96,7 +97,7 @@ class EagerProgram(Program):
         return buffer.numpy()
 
     @in_turn
-    def step(self, batch: Sequence[Any]) -> Any:
+    def step(self, batch: Sequence[Data]) -> Nested:
         """Run a step on arrays."""
         arrays = self.signature.split_batch(batch)
         self._targets = arrays[len(self.inputs):]
@@ -109,20 +110,20 @@ class EagerProgram(Program):
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
     @in_turn
-    def evaluate(self, batch: Sequence[Any]) -> Any:
+    def evaluate(self, batch: Sequence[Data]) -> Nested:
         """What a step returns, in evaluation mode and without an update."""
         arrays = self.signature.split_batch(batch)
         inputs = self.signature.name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)], self._shapes)
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
 
     @in_turn
-    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+    def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
         """Run the module on arrays."""
         self.signature.check_count(inputs)
         return self._run(lambda *values: self.module(*values), self.inputs, inputs, training=training)
 
-    def _run(self, code: Callable[..., Any], inputs: Mapping[str, Value], arrays: Sequence[Any], *, training: bool,
-             updates: bool = True) -> Any:
+    def _run(self, code: Callable[..., Nested], inputs: Mapping[str, Value], arrays: Sequence[Data], *, training: bool,
+             updates: bool = True) -> Nested:
         """Call code of the module with numbers; the state that it leaves is kept, but for that of an evaluation."""
         self.follow()
         numbers = convert(arrays, inputs)

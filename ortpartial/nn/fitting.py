@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from operator import length_hint
 from typing import Any
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import FitSettings, FitTasks
 
@@ -18,8 +20,8 @@ __all__ = ["fit"]
 _BESIDE = ()
 
 
-def fit(trainer: ModuleTrainer, data: Rows | Iterable[Any], validation: Any, resume: Any = None, **settings: Any
-        ) -> None:
+def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
+        resume: str | os.PathLike[str] | None = None, **settings: Any) -> None:
     """Train for some epochs, and add a record of each to the history of the module.
 
     Parameters

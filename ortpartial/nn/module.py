@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data, DTypeLike, Json, Settings
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
@@ -30,6 +31,7 @@ from .parameter import Buffer, Parameter, find_holder
 from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
 from .rows import check_positive, concatenate, cut, to_arrays
+from .structure import Nested
 from .summary import Summary, summarize
 from .trace import current_trace
 from .traced_source import WEIGHTS
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 
 
-def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name: str = "") -> Value:
+def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
     """An input without data, to compile a module on.
 
     Parameters
@@ -73,11 +75,11 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name:
     return variable(name, dtype, shape)
 
 
-def _run_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _run_compiled(function: Callable[..., Nested]) -> Callable[..., Nested]:
     """A `train_one_batch` that is called with arrays as well: then the step that it has written is run."""
 
     @wraps(function)
-    def train_one_batch(self: Module, *batch: Any) -> Any:
+    def train_one_batch(self: Module, *batch: Nested) -> Nested:
         return self._compiled.step(batch) if current_trace() is None else function(self, *batch)
 
     return train_one_batch
@@ -122,12 +124,12 @@ class Module(Part):
     _trainer: ModuleTrainer | None = None
     optimizer: Optimizer | None = None
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         if "train_one_batch" in vars(cls):
             cls.train_one_batch = _run_compiled(vars(cls)["train_one_batch"])  # type: ignore[method-assign]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         old = vars(self).get(name)
         if isinstance(old, Parameter) and value is not None and not isinstance(value, Parameter):
             trace = current_trace()
@@ -142,7 +144,7 @@ class Module(Part):
 
     # -- what users write
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Nested) -> Nested:
         """What the module computes of its inputs, values, which subclasses write.
 
         Returns
@@ -151,7 +153,7 @@ class Module(Part):
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward(self, x), which computes its output.")
 
-    def train_one_batch(self, *batch: Any) -> Any:
+    def train_one_batch(self, *batch: Nested) -> Nested:
         """A step of the training, which subclasses may write: losses, and the updates of optimizers.
 
         With arrays, the step is run; its code is called once, on placeholders. The default takes the outputs of
@@ -349,8 +351,8 @@ class Module(Part):
             self._program.forget_steps()
         return self
 
-    def compile(self, inputs: Any, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
-                targets: Any = None, random_state: int | None = None, device: DeviceName = "cpu",
+    def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
+                targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
                 engine: str = "auto") -> Self:
         """Write the graph of the module, and make its weights.
 
@@ -489,7 +491,7 @@ class Module(Part):
 
     # -- arrays
 
-    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+    def __call__(self, *inputs: Nested, **settings: Nested) -> Nested:
         """What the module computes of values, while a graph is written, or of arrays, once it is compiled.
 
         Parameters
@@ -512,7 +514,7 @@ class Module(Part):
                              f"call the module with arrays.")
         return self._compiled.forward(self._order(inputs, settings), training=bool(self._mode))
 
-    def _order(self, inputs: Sequence[Any], others: Mapping[str, Any]) -> list[Any]:
+    def _order(self, inputs: Sequence[Data], others: Mapping[str, Data]) -> list[Data]:
         """Inputs by position and by name, in the order of `forward`."""
         names = list_arguments(self.forward)[len(inputs):len(self._compiled.inputs)]
         if unknown := [n for n in others if n not in names]:
@@ -521,8 +523,8 @@ class Module(Part):
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0,
+    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
+            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Any = (), verbose: int = 0,
             validation_every: float = 1, timeout: float | None = None,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
@@ -606,11 +608,11 @@ class Module(Part):
         return view_training(self.trainer, self)
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Json]:
         """A record of each epoch of `fit`, with its mean losses."""
         return self.__dict__.setdefault("_history", [])
 
-    def predict(self, X: Any, *, batch_size: int | None = None) -> Any:
+    def predict(self, X: Data, *, batch_size: int | None = None) -> Nested:
         """What `forward` computes in evaluation mode.
 
         Parameters
@@ -654,7 +656,7 @@ class Module(Part):
         """
         return states.state_dict(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> states.IncompatibleKeys:
+    def load_state_dict(self, state: Mapping[str, Data], strict: bool = True) -> states.IncompatibleKeys:
         """Overwrite parameters and buffers, of a module or of a part of it; optimizers keep their states.
 
         Parameters
@@ -686,7 +688,7 @@ class Module(Part):
         """
         return states.load_state_dict(self, state, strict)
 
-    def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None = None) -> None:
+    def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, object] | None = None) -> None:
         """Write all that the training goes on from to a file: `load_states` of an equal module reads it.
 
         That is parameters, buffers, the states of optimizers, the number of batches seen and the seed. The file is one
@@ -729,7 +731,7 @@ class Module(Part):
         """
         states.save_states(self._whole, path, aux_states)
 
-    def load_states(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def load_states(self, path: str | os.PathLike[str]) -> Settings:
         """Go back to the state in a file, from which the training goes on to the last bit.
 
         Parameters
@@ -758,7 +760,7 @@ class Module(Part):
         """
         return states.load_states(self._whole, path)
 
-    def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
 
         It has the graph in evaluation mode, which any runtime runs, the weights and running statistics, and, as soon as
@@ -799,7 +801,7 @@ class Module(Part):
         """
         states.save(self._whole, path, state)
 
-    def load(self, path: str | os.PathLike[str], include_state: bool = False) -> dict[str, Any] | None:
+    def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
         """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
 
         Parameters
@@ -865,6 +867,6 @@ def register_reader(kind: _Kind) -> _Kind:
     return kind
 
 
-def _to_list(inputs: Any) -> list[Any]:
+def _to_list(inputs: Data) -> list[Data]:
     """One input or several."""
     return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]

@@ -19,6 +19,7 @@ from ortpartial.training import choose_state
 from .initializers import Constant
 from .module import ModelModule, placeholder, register_reader
 from .parameter import Buffer, Parameter
+from .structure import Nested
 from .trace import current_trace
 
 __all__ = ["OnnxModule"]
@@ -82,14 +83,14 @@ class OnnxModule(ModelModule):
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         self._model = specialize(loaded, variables=list(self.weights))
         #: By mode and shapes of inputs, the graph for them.
-        self._specialized: dict[Any, Model] = {}
+        self._specialized: dict[tuple[object, ...], Model] = {}
 
     @property
     def placeholders(self) -> list[Value]:
         """A placeholder for each input, of the shape that the model declares."""
         return [placeholder(v.shape, v.dtype, n) for n, v in self._model.inputs.items()]  # type: ignore[arg-type]
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: Nested, **named: Nested) -> Nested:
         """The outputs of the model.
 
         Parameters
@@ -123,7 +124,7 @@ class OnnxModule(ModelModule):
             trace.write(running, stop_gradient(replace(statistic, batch=value).update(running.value)))
         return _unwrap(outputs)
 
-    def _match(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Value]:
+    def _match(self, inputs: Sequence[Nested], named: Mapping[str, Nested]) -> dict[str, Value]:
         """The inputs by name."""
         given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
         if len(inputs) + len(named) != len(given) or given.keys() != set(self.input_names):
@@ -180,13 +181,13 @@ def _draw_anew(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | 
     return make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name).outputs
 
 
-def _to_value(x: Any) -> Value:
+def _to_value(x: Nested) -> Value:
     """An input as a value."""
     if isinstance(x, Value):
         return x
     return x.value if isinstance(x, Arithmetic) else constant(x)
 
 
-def _unwrap(outputs: Sequence[Value]) -> Any:
+def _unwrap(outputs: Sequence[Value]) -> Nested:
     """A single output by itself."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 import numpy as np
 
+from ortpartial.annotations import ArrayLike, DTypeLike
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
@@ -21,6 +22,7 @@ from .initializers import (
     HeNormal,
     HeUniform,
     Initializer,
+    InitializerLike,
     LecunNormal,
     LecunUniform,
     Normal,
@@ -125,7 +127,7 @@ class Parameter(Arithmetic):
 
     _is_trained = True
 
-    def __init__(self, shape: Sequence[int], initializer: Any = 0.0, *, dtype: Any = "float32"):
+    def __init__(self, shape: Sequence[int], initializer: InitializerLike = 0.0, *, dtype: DTypeLike = "float32"):
         self.shape: tuple[int, ...] = check_sizes(shape)
         self.dtype = np.dtype(dtype)  # type: ignore[misc]
         self.name = ""
@@ -195,7 +197,7 @@ class Parameter(Arithmetic):
             return np.array(np.broadcast_to(np.asarray(self.initializer.value, self.dtype), self.shape))
         raise ModelError(f"{self!r} has no numbers before its module is compiled.")
 
-    def set(self, numbers: Any) -> None:
+    def set(self, numbers: ArrayLike) -> None:
         """Overwrite the numbers; before the module is compiled, they are its first ones.
 
         Parameters
@@ -216,7 +218,7 @@ class Parameter(Arithmetic):
         else:
             self._program.set({self.name: np.broadcast_to(array, self.shape)})
 
-    def initialize(self, initializer: Any, random_state: int | None = None) -> None:
+    def initialize(self, initializer: InitializerLike, random_state: int | None = None) -> None:
         """Draw the numbers anew; before the module is compiled, when it is.
 
         Parameters

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
+
+from ortpartial.annotations import Json
 
 from .optimizer import Optimizer
 from .parameter import Parameter
+from .structure import Nested
 
 __all__ = ["Part", "has_own_step", "is_in_evaluation", "list_attributes", "set_default_step",
            "set_mode"]
@@ -21,20 +24,20 @@ class Part:
     #: The step of a module that writes none.
     _default_step: ClassVar[Callable[..., object] | None] = None
 
-    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+    def __call__(self, *inputs: Nested, **settings: Nested) -> Nested:
         """Compute the outputs of the module."""
         raise NotImplementedError
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Nested) -> Nested:
         """Compute values from values."""
         raise NotImplementedError
 
-    def train_one_batch(self, *batch: Any) -> Any:
+    def train_one_batch(self, *batch: Nested) -> Nested:
         """Take a step."""
         raise NotImplementedError
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Json]:
         """A record of each epoch."""
         raise NotImplementedError
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError, SettingError
 
-from .structure import flatten, rebuild
+from .structure import Nested, flatten, rebuild
 
 __all__ = ["Rows", "check_positive", "concatenate", "cut", "to_arrays"]
 
@@ -24,7 +24,7 @@ def cut(arrays: Sequence[np.ndarray], order: np.ndarray, size: int) -> Iterator[
         yield [a[rows] for a in arrays]
 
 
-def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:
+def concatenate(parts: Sequence[tuple[int, Nested]]) -> Nested:
     """The outputs for all rows, from the number of rows and the outputs of each batch.
 
     Raises
@@ -40,7 +40,7 @@ def concatenate(parts: Sequence[tuple[int, Any]]) -> Any:
     return rebuild(parts[0][1], "output", {n: np.concatenate([part[n] for part in leaves]) for n in leaves[0]})
 
 
-def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
+def to_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     """One array for each name, of equally many rows.
 
     Parameters
@@ -74,7 +74,7 @@ def to_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
     return arrays
 
 
-def _list_arrays(data: Any, names: Sequence[str], what: str) -> Rows:
+def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     """The array for each name."""
     if isinstance(data, Mapping):
         if missing := [n for n in names if n not in data]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import is_batches
 from ortpartial.graph import Value
@@ -41,7 +41,7 @@ class Signature:
     dtype: np.dtype | None
 
     @classmethod
-    def of(cls, module: Part, inputs: Sequence[Any]) -> Signature:
+    def of(cls, module: Part, inputs: Sequence[Data]) -> Signature:
         """The signature of a module whose `forward` takes inputs like these."""
         reserved = {n for n, _ in module.named_parameters(buffers=True)}
         names = name_all(inputs, list_arguments(module.forward), "input", reserved)
@@ -52,7 +52,7 @@ class Signature:
         """The names of what `train_one_batch` takes beside the inputs."""
         return list_arguments(self.module.train_one_batch)[len(self.inputs):]
 
-    def check_count(self, inputs: Sequence[Any]) -> None:
+    def check_count(self, inputs: Sequence[Data]) -> None:
         """Refuse another number of inputs."""
         if len(inputs) != len(self.inputs):
             raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
@@ -88,7 +88,7 @@ class Signature:
         return {**self.inputs, **{n: to_placeholder(t, n, self.dtype, size)
                                   for n, t, size in zip(names, targets, sizes, strict=True)}}
 
-    def split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
+    def split_batch(self, batch: Sequence[Data]) -> list[np.ndarray]:
         """The arrays of a batch, which are enough."""
         if len(batch) < len(self.inputs):
             raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
@@ -98,7 +98,7 @@ class Signature:
                             f"module, written before compile.")
         return [np.asarray(a) for a in batch]
 
-    def to_batches(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def to_batches(self, X: Data, y: Data, sample_weight: Data = None) -> Data:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
         if y is None and is_batches(X):
             if sample_weight is not None:
@@ -120,7 +120,7 @@ class Signature:
             raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
         return arrays if sample_weight is None else [*arrays, self._check_weights(sample_weight, len(arrays[0]))]
 
-    def _check_weights(self, sample_weight: Any, rows: int) -> np.ndarray:
+    def _check_weights(self, sample_weight: Data, rows: int) -> np.ndarray:
         """The weights of the rows, which the code of a step has to read."""
         if has_own_step(self.module) and list_arguments(type(self.module).train_one_batch)[-1:] != [WEIGHTS]:
             raise DataError(f"{type(self.module).__name__}.train_one_batch takes no {WEIGHTS}; make it the last "

@@ -7,12 +7,13 @@ import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.numpy_helper import from_array, to_array
 
+from ortpartial.annotations import Data, Json, Settings
 from ortpartial.estimator import encode, parse_state, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, ModelError, ModelWarning, SettingError
 from ortpartial.model import check_finite, find_aliases, read, write
@@ -68,7 +69,7 @@ def state_dict(module: Part) -> dict[str, np.ndarray]:
     return {n: p.numpy() for n, p in _walk(module, ())}
 
 
-def load_state_dict(module: Part, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+def load_state_dict(module: Part, state: Mapping[str, Data], strict: bool) -> IncompatibleKeys:
     """Overwrite parameters and buffers of a module.
 
     Parameters
@@ -104,7 +105,7 @@ def load_state_dict(module: Part, state: Mapping[str, Any], strict: bool) -> Inc
     return IncompatibleKeys(list(problems["missing"]), list(problems["unexpected"]))
 
 
-def save_states(program: Program, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None) -> None:
+def save_states(program: Program, path: str | os.PathLike[str], aux_states: Mapping[str, object] | None) -> None:
     """Write the whole state of a module to a file.
 
     Parameters
@@ -137,7 +138,7 @@ def save_states(program: Program, path: str | os.PathLike[str], aux_states: Mapp
                       "aux_states": _check_dict(aux_states, "aux_states")}, path, _KIND)
 
 
-def load_states(program: Program, path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_states(program: Program, path: str | os.PathLike[str]) -> Settings:
     """Go back to the state in a file.
 
     Parameters
@@ -174,7 +175,7 @@ def load_states(program: Program, path: str | os.PathLike[str]) -> dict[str, Any
     return dict(stored["aux_states"])
 
 
-def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, Any] | None) -> None:
+def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, object] | None) -> None:
     """Write a module to an ONNX file that holds its training.
 
     Parameters
@@ -217,7 +218,7 @@ def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, Any
     write(proto, path)
 
 
-def load(module: Part, path: str | os.PathLike[str], program: Program | None) -> dict[str, Any] | None:
+def load(module: Part, path: str | os.PathLike[str], program: Program | None) -> Settings | None:
     """Overwrite parameters and buffers of a module by those of an ONNX file, as far as they fit.
 
     Parameters
@@ -275,7 +276,7 @@ def _read(path: str | os.PathLike[str]) -> ModelProto:
         raise
 
 
-def _read_tensors(proto: ModelProto, listed: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+def _read_tensors(proto: ModelProto, listed: Json) -> list[dict[str, np.ndarray]]:
     """Parameters and buffers in a file, and what a training goes on from beside, as they are listed there."""
     graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
     tensors = {t.name: t for graph in graphs for t in graph.initializer}
@@ -302,7 +303,7 @@ def _find_parameters(proto: ModelProto, own: Collection[str]) -> dict[str, np.nd
     return parameters
 
 
-def _read_state(proto: ModelProto) -> dict[str, Any]:
+def _read_state(proto: ModelProto) -> Settings:
     """The state of the user in a file."""
     text = next((p.value for p in proto.metadata_props if p.key == _STATE), "{}")
     tensors = (t for info in proto.training_info for t in info.initialization.initializer)
@@ -358,14 +359,14 @@ def _check_finite(module: Part, states: Mapping[str, np.ndarray]) -> None:
     check_finite(states, first, "to_onnx")
 
 
-def _check_dict(state: Any, name: str) -> Mapping[str, Any]:
+def _check_dict(state: Mapping[str, object] | None, name: str) -> Mapping[str, object]:
     """The state of the user, empty by default."""
     if state is not None and not isinstance(state, Mapping):
         raise SettingError(f"{name} is a dict by name, such as {{'epoch': 3}}, not a {type(state).__name__}.")
     return state or {}
 
 
-def _to_array(numbers: Any, name: str) -> np.ndarray:
+def _to_array(numbers: Data, name: str) -> np.ndarray:
     """An array, or what a tensor of torch holds; numpy has none of the small floats of torch 2."""
     if hasattr(numbers, "detach"):
         numbers = numbers.detach().cpu()

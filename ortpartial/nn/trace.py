@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, counter, variable, with_numbers
 from ortpartial.model import Range, check_indices
 from ortpartial.training import draw_mask
+
+from .structure import Nested
 
 __all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
 
@@ -87,7 +90,7 @@ class TracedOptimizer(Protocol):
 class TracedModule(Protocol):
     """A module, as a trace sees it."""
 
-    def forward(self, *inputs: Any, **settings: Any) -> Any:
+    def forward(self, *inputs: Nested, **settings: Nested) -> Nested:
         """Compute values from values."""
 
     def named_modules(self) -> Iterator[tuple[str, TracedModule]]:
@@ -140,7 +143,7 @@ class Call:
 
     path: str
     module: TracedModule
-    outputs: Any
+    outputs: Nested
     start: int
     stop: int
 
@@ -209,7 +212,7 @@ class Trace:
         self.read(parameter)
         self.write_state(self.name_of(parameter), value)
 
-    def read_state(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
+    def read_state(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
         """The value of a state now: `first`, if any, is what it is before the first batch."""
         if name not in self.after:
             if first is not None:
@@ -235,7 +238,7 @@ class Trace:
         """The state that the graph leaves, as far as it changes it."""
         return {n: v for n, v in self.after.items() if v is not self.before[n]}
 
-    def _variable(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
+    def _variable(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
         v = variable(name, dtype, shape)
         if self.find is None:
             return v
@@ -277,7 +280,7 @@ class Trace:
 
     # -- modules
 
-    def call(self, module: TracedModule, inputs: tuple[Any, ...], settings: Mapping[str, Any]) -> Any:
+    def call(self, module: TracedModule, inputs: tuple[Nested, ...], settings: Mapping[str, Nested]) -> Nested:
         """Call the `forward` of a module; errors name it."""
         path, start = self.path_of(module), next(counter)
         self._open.append(path)

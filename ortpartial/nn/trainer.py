@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data, Json, Settings
 from ortpartial.autodiff import grad
 from ortpartial.estimator import find_checkpoint
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
@@ -91,7 +92,7 @@ class ModuleTrainer:
                 optimizer.rate = replace_settings(optimizer.rate, eta0=rates[n] * scale)
             self.rate_scale = scale
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[Json]:
         """A copy of the records of all epochs so far."""
         return [dict(record) for record in self.program.module.history_]
 
@@ -99,7 +100,7 @@ class ModuleTrainer:
         """Copies of the parameters, by name."""
         return {n: p.numpy() for n, p in self.program.module.named_parameters()}
 
-    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
         """The gradient of the loss by each parameter that is trained, on rows, or on some of those that are trained."""
         program = self.program
@@ -140,7 +141,7 @@ class ModuleTrainer:
         self.program.set(arrays)
 
     @contextmanager
-    def capture(self) -> Iterator[dict[str, Any]]:
+    def capture(self) -> Iterator[Settings]:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
         loop, program = self.loop, self.program
         with program.turn.lock:
@@ -155,7 +156,7 @@ class ModuleTrainer:
                 "callbacks": get_states(loop.settings.callbacks),
             }
 
-    def resume(self, path: Any) -> tuple[Place, Sequence[Mapping[str, Any]]] | None:
+    def resume(self, path: str | os.PathLike[str]) -> tuple[Place, Sequence[Settings]] | None:
         """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
 
         Parameters

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortpartial.annotations import Settings
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value
 from ortpartial.model import Range, index_ranges
 
 from .data_parallel import average_statistics
 from .parts import Part
-from .structure import flatten, rebuild
+from .structure import Nested, flatten, rebuild
 from .trace import Trace, to_range
 
 __all__ = ["Writing", "write", "write_step"]
@@ -36,15 +37,15 @@ class Writing:
 
     trace: Trace
     inputs: Mapping[str, Value]
-    result: Any
-    parts: Sequence[tuple[str, Any]]
+    result: Nested
+    parts: Sequence[tuple[str, Nested]]
 
     @property
     def outputs(self) -> dict[str, Value]:
         """What the code has returned, by name."""
         return {n: v for prefix, tree in self.parts for n, v in flatten(tree, prefix).items()}
 
-    def rebuild(self, outputs: Mapping[str, Any]) -> Any:
+    def rebuild(self, outputs: Mapping[str, Nested]) -> Nested:
         """What the code has returned, with other leaves, by name, in place of values."""
         parts = [rebuild(tree, prefix, outputs) for prefix, tree in self.parts]
         return parts[0] if len(parts) == 1 else tuple(parts)
@@ -60,7 +61,7 @@ class Writing:
             n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
-def write(module: Part, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
+def write(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value], **settings: Any) -> Writing:
     """Call code of a module with values.
 
     Parameters
@@ -110,8 +111,8 @@ def write_step(module: Part, inputs: Mapping[str, Value], **settings: Any) -> Wr
     return Writing(trace, inputs, result, _name_parts(module, inputs, parts))
 
 
-def _call(module: Part, code: Callable[..., Any], inputs: Mapping[str, Value], settings: Mapping[str, Any]
-          ) -> tuple[Trace, Any]:
+def _call(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value], settings: Settings
+          ) -> tuple[Trace, Nested]:
     """The trace of a call, and the values that it returns."""
     trace = Trace(module, **settings)
     with trace.writing():
@@ -127,7 +128,7 @@ def _call(module: Part, code: Callable[..., Any], inputs: Mapping[str, Value], s
     return trace, result
 
 
-def _name_parts(module: Part, inputs: Collection[str], parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _name_parts(module: Part, inputs: Collection[str], parts: Mapping[str, Nested]) -> list[tuple[str, Nested]]:
     """Parts of a result, and how the names of their values begin: no input and no parameter has one of them."""
     taken, named = {*inputs, *(n for n, _ in module.named_parameters(buffers=True))}, []
     for prefix, tree in parts.items():
