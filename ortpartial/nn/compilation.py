@@ -4,66 +4,76 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data, Reduced
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
     IdleRunner,
-    Loop,
     RunLocal,
     StepEngine,
     StepRunner,
     has_hooks,
-    is_batches,
     select_for_device,
     select_for_length,
 )
 from ortpartial.graph import Value, build, variable
 from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
-from ortpartial.model import Range, check_empty
-from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
-from ortpartial.training_info import draw_initialization, strip_training_info
+from ortpartial.model import Range
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn
+from ortpartial.training_info import strip_training_info
 
 from .changes import count_changes, note_change
 from .data_parallel import Processes, choose_own_threads
-from .fitting import make_loop, to_arrays
+from .function import Function, compile_function
+from .held_state import HeldState
 from .losses import Loss
-from .module import Module, list_arguments
 from .optimizer import Optimizer
-from .parameter import Parameter
-from .placeholders import check_sizes, convert, name_all, to_placeholder
-from .trace import ITERATION, PASSING, SEED
-from .traced_source import WEIGHTS, make_source
-from .trainer import ModuleTrainer
-from .training_model import initial_values, write_model
+from .parameter import Parameter, find_holder, hold
+from .parts import Part, is_in_evaluation, list_attributes
+from .placeholders import convert
+from .signature import Signature
+from .structure import Nested
+from .trace import ITERATION, SEED
+from .traced_source import make_source
+from .training_model import write_model
 from .writing import Writing, write, write_step
 
 __all__ = ["Program", "in_turn"]
 
 
 _P = ParamSpec("_P")
+_S = TypeVar("_S", bound="Program")
 _T = TypeVar("_T")
 
 
-def in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
     """A method of a program that one thread runs at a time."""
 
     @wraps(method)
-    def run(self: Program, *args: _P.args, **settings: _P.kwargs) -> _T:
+    def run(self: _S, *args: _P.args, **settings: _P.kwargs) -> _T:
         with self.turn.lock:
             return method(self, *args, **settings)
 
     return run
 
 
-class Program:
+def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
+    """The engine of a module's steps by its name, and the reason for it."""
+    kind, reason = select_for_device(engine, Device.parse(device))
+    if kind.name == "agent":
+        raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
+                           "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
+    return kind, reason
+
+
+class Program(HeldState):
     """A compiled module: the graphs that its code has written, and the session that holds its state.
 
     Parameters
@@ -81,65 +91,40 @@ class Program:
     #: The engine that takes the steps, and why.
     _engine: tuple[type[StepRunner], str]
 
-    def __init__(self, module: Module, inputs: Sequence[Any], targets: Sequence[Any] | None, *, use_graph: bool,
+    def __init__(self, module: Part, inputs: Sequence[Data], targets: Sequence[Data] | None, *, use_graph: bool,
                  sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
         self._engine = select_module_engine(engine, device)
-        self.engine = engine
-        self.module, self.device, self.sequential, self.use_graph = module, device, sequential, use_graph
-        self.rng = np.random.default_rng(random_state)
-        taken = {n for n, _ in module.named_parameters(buffers=True)}
-        names = name_all(inputs, list_arguments(module.forward), "input", taken)
-        floats = [p.dtype for p in module.parameters() if p.is_float]
-        #: What arrays of floating-point numbers are computed in, if that follows from the parameters.
-        self._dtype = floats[0] if floats else None
-        self.inputs = {n: to_placeholder(x, n, self._dtype) for n, x in zip(names, inputs, strict=True)}
+        super().__init__(module, device, random_state)
+        self.engine, self.sequential, self.use_graph = engine, sequential, use_graph
+        #: What the code of the module takes.
+        self.signature = Signature.of(module, inputs)
+        self.inputs = self.signature.inputs
         self._inference = self._write_inference()
         self._step: Writing | None = None
         self._ranges: Mapping[str, Range] = {}  # of the labels and indices that it reads
-        self._step_key: Any = None  # the types of its targets
-        self._settings: Any = None  # what else the step depends on
+        self._step_key: list[tuple[str, int]] | None = None  # the types of its targets
+        self._settings: tuple[list[Optimizer], object] | None = None  # what else the step depends on
         self._listed: tuple[int, Mapping[str, Optimizer]] = -1, {}
         self._seen = -1  # how many changes of modules have been looked at
         #: The pieces that may change in themselves, and their fingerprint when they were looked at.
-        self._unsettled: list[Any] = []
-        self._fingerprint: Any = fingerprint([])
+        self._unsettled: list[object] = []
+        self._fingerprint: object = fingerprint([])
         self._parts = list(module.named_modules())
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
         #: Threads take turns, and runs have the options of their threads.
         self.turn, self.local = Turn(), RunLocal()
-        self.random_state = random_state
-        #: Holds the state that steps read, and takes them.
-        self.runner: StepRunner | None = None
-        #: State that no step reads, or reads yet, as one before the first batch.
-        self._aside: dict[str, np.ndarray] = {ITERATION: np.zeros((), np.int64)}
-        #: The shapes of parameters and buffers, by name.
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._rate_key: Any = None  # the fingerprint of the rate whose schedule has a session
+        self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
         self._extra: dict[str, Session] = {}  # sessions that follow from the step
         #: The shapes of batches that had programs of their own where a training was cut off that goes on.
-        self.former_policy: Any = None
+        self.former_policy: object = None
         #: By what they are for, the sessions that take no step.
-        self._sessions: dict[str, _Function] = {}
+        self._sessions: dict[str, Function] = {}
         self._attach()
-        if targets is not None or self._takes_no_target():
+        if targets is not None or self.signature.takes_no_target():
             self._prepare_step([t if isinstance(t, Value) else np.asarray(t) for t in targets or ()])
 
     # -- state
-
-    def _attach(self) -> None:
-        """Draw the first numbers of parameters that have none yet, and hold them from now on."""
-        parameters = dict(self.module.named_parameters(buffers=True))
-        if taken := [n for n in (SEED, ITERATION) if n in parameters]:
-            raise SettingError(f"The training has a state of its own called {taken[0]!r}; rename this attribute of "
-                               f"{type(self.module).__name__}.")
-        state = {n: p.numpy() for n, p in parameters.items() if p._program is not None}
-        self._shapes = {n: p.shape for n, p in parameters.items()}
-        arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
-        self._aside |= {SEED: self.rng.integers(-2**31, 2**31, 2).astype(np.int32), **arrays}
-        for n, p in parameters.items():
-            p.name, p._program = n, self
-        note_change()
 
     def follow(self) -> None:
         """Follow what has changed of the module since the last call: modes, optimizers, losses, and weights that are
@@ -150,14 +135,14 @@ class Program:
         parts = dict(self.module.named_modules())
         parameters = {n: p for n, p in self.module.named_parameters(buffers=True) if n in self._shapes}
         new = [n for n, m in self._parts if parts.get(n) is not m]
-        new += [n for n, p in parameters.items() if p._program is None or p.shape != self._shapes[n]]
+        new += [n for n, p in parameters.items() if find_holder(p) is None or p.shape != self._shapes[n]]
         if new:
             raise ModelError(f"{new[0]!r} of {type(self.module).__name__} is another one than when it was compiled; "
                              f"compile it again, which keeps the numbers of all other parameters.")
-        lost = {n: p.numpy() for n, p in parameters.items() if p._program is not self}
+        lost = {n: p.numpy() for n, p in parameters.items() if find_holder(p) is not self}
         self.set(lost)
         for n in lost:
-            parameters[n].name, parameters[n]._program = n, self
+            hold(parameters[n], n, self)
         if lost:
             note_change()
         self._seen = count_changes()
@@ -165,14 +150,14 @@ class Program:
 
     def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
         """Let be written anew what depends on modes, optimizers, losses and frozen weights, where they have changed."""
-        modes = [n for n, m in self._parts if m._mode is False] if self.module._mode else []
+        modes = [n for n, m in self._parts if is_in_evaluation(m, self.module)]
         optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
             optimizer.plan_again()
         pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
         modules = [m for _, m in self.module.named_modules()]
-        pieces += [x.loss for m in modules for _, x in m._attributes(Loss)]
-        pieces += [x for m in modules for _, x in m._attributes(Piece)]
+        pieces += [x.loss for m in modules for _, x in list_attributes(m, Loss)]
+        pieces += [x for m in modules for _, x in list_attributes(m, Piece)]
         self._unsettled = [p for p in pieces if not is_settled(p)]
         self._fingerprint = fingerprint(self._unsettled)
         settings = modes, [n for n, p in parameters.items() if not p.is_trained], fingerprint(pieces)
@@ -181,14 +166,6 @@ class Program:
             self.forget_steps(keep_states=optimizers == self._settings[0])
         self._settings = optimizers, settings
 
-    def holds(self, name: str) -> bool:
-        """Whether there is such a part of the state."""
-        return self._runs(name) or name in self._aside
-
-    def _runs(self, name: str) -> bool:
-        """Whether the runner holds a part of the state."""
-        return self.runner is not None and name in (*self.runner.source.names_of_state, SEED, ITERATION)
-
     @property
     def optimizers(self) -> Mapping[str, Optimizer]:
         """The optimizers of the module by name, which are looked for where something has changed."""
@@ -196,35 +173,10 @@ class Program:
             self._listed = changes, dict(self.module.named_optimizers())
         return self._listed[1]
 
-    def get(self, name: str) -> np.ndarray:
-        """A copy of a part of the state."""
-        if self.runner is not None and self._runs(name):
-            return self.runner.get(name)
-        return self._aside[name].copy()
-
-    @property
-    def seed(self) -> np.ndarray:
-        """Where the Dropout masks and the order of the rows come from."""
-        return self.get(SEED)
-
-    @property
-    def iteration(self) -> int:
-        """The number of batches seen."""
-        return int(self.get(ITERATION))
-
-    def set(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrite a part of the state."""
-        for n, a in arrays.items():
-            if self.runner is not None and self._runs(n):
-                self.runner.set(n, a)
-            else:
-                self._aside[n] = np.array(a)
-
     def states(self) -> dict[str, np.ndarray]:
         """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
         self.follow()
-        held = [] if self.runner is None else [*self.runner.source.names_of_state, SEED, ITERATION]
-        return {n: self.get(n) for n in dict.fromkeys([*self._aside, *held]) if not n.startswith(PASSING)}
+        return self._read_all()
 
     def restore(self, states: Mapping[str, np.ndarray]) -> None:
         """Overwrite all of the state; what no step reads yet waits for the one that does."""
@@ -232,20 +184,6 @@ class Program:
             self._step = self.runner = None
             self._aside = {}
         self.set(states)
-
-    def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
-        """Draw the numbers of parameters anew."""
-        self.set(self._draw(parameters, self.rng if random_state is None else np.random.default_rng(random_state)))
-
-    def _draw(self, parameters: Mapping[str, Parameter], rng: np.random.Generator | None = None
-              ) -> dict[str, np.ndarray]:
-        """First numbers of parameters."""
-        if not parameters:
-            return {}
-        rng = rng or self.rng
-        for p, seed in zip(parameters.values(), rng.integers(0, 2**24, len(parameters)).tolist(), strict=True):
-            p.seed = seed
-        return draw_initialization(initial_values(parameters), None, rng, self.device)
 
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
@@ -295,32 +233,16 @@ class Program:
             raise GraphError(f"{name}.forward returns nothing; it is to return its output.")
         return writing
 
-    def _check_batch(self, count: int) -> None:
-        """Check that a batch of so many arrays is what `train_one_batch` takes."""
-        try:
-            is_default = type(self.module).train_one_batch is Module.train_one_batch
-            if is_default and count not in (len(self.inputs) + 1, len(self.inputs) + 2):
-                raise TypeError(f"it takes {', '.join(self.inputs)} and a target")
-            inspect.signature(self.module.train_one_batch).bind(*range(count))
-        except TypeError as e:
-            raise DataError(f"{type(self.module).__name__}.train_one_batch does not take {count} "
-                            f"{'array' if count == 1 else 'arrays'}: {e}.") from None
-
-    def _takes_no_target(self) -> bool:
-        """Whether a `train_one_batch` of the user takes nothing but the inputs."""
-        function = type(self.module).train_one_batch
-        return function is not Module.train_one_batch and len(list_arguments(function)) - 1 == len(self.inputs)
-
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
         self.follow()
-        key = [(t.dtype.kind, len(t.shape or ())) for t in targets]
+        key: list[tuple[str, int]] = [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
         self._step = None
         self._sessions.pop("evaluate", None)
         self._extra.clear()
-        step = write_step(self.module, self._name_batch(targets, inputs), training=True)
+        step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
                           f"optimizer with a loss.", ModelWarning, stacklevel=2)
@@ -334,35 +256,9 @@ class Program:
         self.set({n: state[n] for n in (SEED, ITERATION)})
         self._is_together = False
 
-    def _name_batch(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()
-                    ) -> dict[str, Value]:
-        """The placeholders of inputs and targets, by name; the first axis of a target may be none of rows."""
-        self._check_batch(len(self.inputs) + len(targets))
-        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        if type(self.module).train_one_batch is Module.train_one_batch and len(targets) == 2:
-            arguments = ["target", WEIGHTS]
-        names = name_all(targets, arguments, "target", {*self.inputs, *self._shapes, SEED, ITERATION})
-        rows = check_sizes(self.inputs, inputs).get("N") if inputs else None
-        sizes = ["N" if rows in (None, *(t.shape or ())[:1]) else f"{n}_rows"
-                 for n, t in zip(names, targets, strict=True)]
-        return {**self.inputs, **{n: to_placeholder(t, n, self._dtype, size)
-                                  for n, t, size in zip(names, targets, sizes, strict=True)}}
-
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""
         self.follow()
-
-    def _drop_foreign_states(self, first: Mapping[str, np.ndarray], others: Collection[str]) -> None:
-        """Drop what was read from a file and is no state of the step's optimizers, with a warning."""
-        loaded, own = ({n: a.shape for n, a in arrays.items() if n not in others and not n.startswith(PASSING)}
-                       for arrays in (self._aside, first))
-        unlike = [n for n in {**loaded, **own} if loaded.get(n) != own.get(n)]
-        if loaded and unlike:
-            more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
-            warnings.warn(f"The state that was loaded is that of another optimizer or of other weights: "
-                          f"{', '.join(map(repr, unlike[:3]))}{more} are not in both, and begin anew.",
-                          ModelWarning, stacklevel=2)
-        self._aside = {n: a for n, a in self._aside.items() if n not in unlike}
 
     def _open(self, step: Writing, state: Mapping[str, np.ndarray]) -> StepRunner:
         """The runner of a step."""
@@ -410,7 +306,7 @@ class Program:
                             states, self._step if training else None)
         return model if training else strip_training_info(model)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Reduced:
         name = type(self.module).__name__
         raise ModelError(f"A compiled {name} is neither pickled nor copied; save writes it to a file, and state_dict() "
                          f"holds copies of its numbers.")
@@ -421,16 +317,6 @@ class Program:
     def idle(self) -> IdleRunner:
         """What the loop asks where steps are taken batch by batch."""
         return IdleRunner(self.engine_name, self.engine_reason, lambda: self.iteration, self.turn, self.local)
-
-    @cached_property
-    def loop(self) -> Loop:
-        """The loop of `fit`."""
-        return make_loop(self)
-
-    @cached_property
-    def trainer(self) -> ModuleTrainer:
-        """What callbacks ask of the training."""
-        return ModuleTrainer(self)
 
     @property
     def step_inputs(self) -> Mapping[str, Value]:
@@ -444,7 +330,7 @@ class Program:
             self._extra[name] = compile_session()
         return self._extra[name]
 
-    def read_policy(self) -> Any:
+    def read_policy(self) -> object:
         """The shapes of batches that have programs of their own, for a training that goes on."""
         return None if self.runner is None else self.runner.snapshot(copy=False)["shapes"]
 
@@ -461,7 +347,7 @@ class Program:
 
     def can_join(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the runner takes all steps of an epoch on rows like these."""
-        arrays = self._split_batch(arrays)
+        arrays = self.signature.split_batch(arrays)
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         if any(isinstance(size, int) for size in sizes) or self._processes is not None:
             return False
@@ -490,15 +376,15 @@ class Program:
             return float(optimizer.planned_rate.eta0)
         if (key := fingerprint(optimizer.planned_rate)) != self._rate_key:
             k = variable("k", np.int64, [])
-            eta = optimizer.planned_rate.step_size(k, self._dtype or np.dtype(np.float32))
+            eta = optimizer.planned_rate.step_size(k, self.signature.dtype or np.dtype(np.float32))
             self._rate_key, self._rate = key, Session(build([k], {"eta": eta}))
         taken = self.get(f"{name}.iteration") if self.holds(f"{name}.iteration") else np.int64(1)
         return float(self._rate.run({"k": np.asarray(taken, np.int64)})["eta"])
 
     @in_turn
-    def step(self, batch: Sequence[Any]) -> Any:
+    def step(self, batch: Sequence[Data]) -> Nested:
         """Run a step on arrays."""
-        arrays = self._split_batch(batch)
+        arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         if not self._is_together:
@@ -515,9 +401,9 @@ class Program:
         self.runner.undo()
 
     @in_turn
-    def evaluate(self, batch: Sequence[Any]) -> Any:
+    def evaluate(self, batch: Sequence[Data]) -> Nested:
         """What a step returns, in evaluation mode and without an update."""
-        arrays = self._split_batch(batch)
+        arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         if "evaluate" not in self._sessions:
@@ -526,52 +412,8 @@ class Program:
         function = self._sessions["evaluate"]
         return function.writing.rebuild(function(arrays, self.get))
 
-    def _split_batch(self, batch: Sequence[Any]) -> list[np.ndarray]:
-        """The arrays of a batch, which are enough."""
-        if len(batch) < len(self.inputs):
-            raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
-                            f"learned, and {len(batch)} arrays were given.")
-        if wrong := [x for x in batch if x is None or isinstance(x, (str, dict))]:
-            raise DataError(f"A batch is made of arrays, and {wrong[0]!r} was given; a setting is an attribute of the "
-                            f"module, written before compile.")
-        return [np.asarray(a) for a in batch]
-
-    def to_batches(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """The arrays that steps read, or the batches, as `Module.fit` takes them."""
-        if y is None and is_batches(X):
-            if sample_weight is not None:
-                raise DataError("X gives batches; let each of them hold its weights.")
-            return tuple(X) if isinstance(X, list) else X
-        arrays = to_arrays(X, list(self.inputs), "X")
-        arguments = list_arguments(self.module.train_one_batch)[len(self.inputs):]
-        if y is None:
-            self._check_batch(len(arrays))
-            return arrays
-        is_several = isinstance(y, tuple) or (len(arguments) > 1 and isinstance(y, list))
-        if isinstance(y, dict):
-            arrays += to_arrays(y, arguments, "y")
-        elif is_several and len(y) > 1:
-            arrays += to_arrays(y, [f"y {i}" for i in range(len(y))], "y")
-        else:
-            arrays += to_arrays(y[0] if is_several else y, ["y"], "y")
-        if len({len(a) for a in arrays}) > 1:
-            raise DataError(f"X has {len(arrays[0])} rows and y {len(arrays[-1])}; they are to be equally many.")
-        return arrays if sample_weight is None else [*arrays, self._check_weights(sample_weight, len(arrays[0]))]
-
-    def _check_weights(self, sample_weight: Any, rows: int) -> np.ndarray:
-        """The weights of the rows, which the code of a step has to read."""
-        function = type(self.module).train_one_batch
-        if function is not Module.train_one_batch and list_arguments(function)[-1:] != [WEIGHTS]:
-            raise DataError(f"{type(self.module).__name__}.train_one_batch takes no {WEIGHTS}; make it the last "
-                            f"argument, and give it to the loss, as in self.loss(output, y, {WEIGHTS}).")
-        (weights,) = to_arrays(sample_weight, [WEIGHTS], WEIGHTS)
-        if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise DataError(f"{WEIGHTS} has the shape {weights.shape}; a finite number of at least 0 for each of the "
-                            f"{rows} rows was expected.")
-        return weights
-
     @in_turn
-    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+    def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
         """Run the module on arrays."""
         self.follow()
         mode = "train" if training else "eval"
@@ -584,47 +426,12 @@ class Program:
             self._sessions[mode] = self._compile(writing, {**writing.outputs, **changed})
         function = self._sessions[mode]
         writing = function.writing
-        self._check_count(inputs)
+        self.signature.check_count(inputs)
         self._aside = {**{n: a for n, a in writing.trace.first.items() if not self.holds(n)}, **self._aside}
         outputs = function(inputs, self.get)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return writing.rebuild(outputs)
 
-    def _check_count(self, inputs: Sequence[Any]) -> None:
-        """Refuse another number of inputs."""
-        if len(inputs) != len(self.inputs):
-            raise DataError(f"{type(self.module).__name__} takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, "
-                            f"and got {len(inputs)} arrays; a batch with its targets is for train_one_batch.")
-
-    def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> _Function:
+    def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> Function:
         """A session of what was written."""
-        graph = build({**writing.inputs, **writing.trace.before}, outputs, name=type(self.module).__name__)
-        threads = 1 if self.sequential else choose_threads(list(outputs.values()))
-        session = Session(graph, device=self.device, threads=threads)
-        return _Function(writing, list(outputs.values()), session, writing.find_ranges(outputs))
-
-
-def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
-    """The engine of a module's steps by its name, and the reason for it."""
-    kind, reason = select_for_device(engine, Device.parse(device))
-    if kind.name == "agent":
-        raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
-                           "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
-    return kind, reason
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A session of what was written, and the ranges of the indices that it reads."""
-
-    writing: Writing
-    outputs: Sequence[Value]
-    session: Session
-    ranges: Mapping[str, Range]
-
-    def __call__(self, arrays: Sequence[Any], get: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
-        """Run it on the inputs, and on the state that `get` gives by name."""
-        feeds = convert(arrays, self.writing.inputs, self.ranges)
-        check_empty(self.outputs, feeds)
-        feeds |= {n: get(n) for n in self.writing.trace.before}
-        return self.session.run({n: feeds[n] for n in self.session.inputs})
+        return compile_function(writing, outputs, device=self.device, sequential=self.sequential)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError, SettingError
+from ortpartial.execution import StepRunner
 from ortpartial.graph import Value, constant, op, walk_back, with_numbers, zeros_like
 from ortpartial.logs import logger
 from ortpartial.runtime import Buffer, ProcessGroup, choose_threads, cores
 
-from .structure import flatten, rebuild
-from .trace import PASSING, RANK, SHARE, Trace
+from .structure import Nested, flatten, rebuild
+from .trace import PASSING, RANK, SHARE, Exchange, Trace
 
-if TYPE_CHECKING:
-    from ortpartial.execution import StepRunner
-
-__all__ = ["Exchange", "Processes", "average", "average_statistics", "choose_own_threads"]
+__all__ = ["Processes", "average", "average_statistics", "choose_own_threads"]
 
 #: The state that holds what is averaged beside gradients, and then the sum of the shares.
 _STATISTICS = f"{PASSING}statistics"
@@ -33,27 +30,8 @@ _ALONE: dict[str, np.ndarray] = {RANK: np.zeros((), np.int32), SHARE: np.ones(()
 _RESIDUAL = ".residual"
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """Numbers that the processes add up in the middle of a step.
-
-    Parameters
-    ----------
-    sent : Value of shape (size,)
-        Those of this process.
-    received : Value of shape (size,)
-        Their sum over the processes, a variable of what comes after.
-    kept : int, optional
-        How many of the numbers are not 0 and are sent, with their places; without, all are sent.
-    """
-
-    sent: Value
-    received: Value
-    kept: int | None = None
-
-
-def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: Any = None, top_k: float | None = None
-            ) -> list[Value]:
+def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: DTypeLike | None = None,
+            top_k: float | None = None) -> list[Value]:
     """The means of values over the processes, each of which counts as many times as it has rows.
 
     Parameters
@@ -94,7 +72,7 @@ def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: Any = No
     return [part.astype(v.dtype).reshape(list(v.shape or ())) for part, v in zip(parts, values, strict=True)]
 
 
-def _keep_largest(trace: Trace, flat: Value, kept: int, name: str, dtype: Any) -> Value:
+def _keep_largest(trace: Trace, flat: Value, kept: int, name: str, dtype: DTypeLike) -> Value:
     """The largest numbers in place and 0 elsewhere; what is not sent is added the next time."""
     residual = name + _RESIDUAL
     shape = tuple(flat.shape or ())
@@ -105,7 +83,7 @@ def _keep_largest(trace: Trace, flat: Value, kept: int, name: str, dtype: Any) -
     return sent
 
 
-def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Any) -> Any:
+def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Nested) -> Nested:
     """Average the scalars that a step returns, such as losses, and the buffers that it writes.
 
     Parameters

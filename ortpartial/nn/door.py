@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import Overrides
+from ortpartial.execution import FitSettings, Loop, Overrides
 
-from .structure import flatten
+from .compilation import Program
+from .rows import cut
+from .structure import Nested, flatten
 
-if TYPE_CHECKING:
-    from ortpartial.execution import Loop
-
-    from .compilation import Program
-
-__all__ = ["ModuleDoor", "cut"]
+__all__ = ["ModuleDoor"]
 
 #: A batch as the loop hands it on: the arrays by name or place; nothing stands beside them.
-Batch = tuple[Mapping[Any, np.ndarray], Any, Any]
+Batch = tuple[Mapping[Data, np.ndarray], Data, Data]
 
 
 class ModuleDoor:
@@ -45,11 +42,11 @@ class ModuleDoor:
 
     # -- data
 
-    def unpack(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
         """X, y and sample_weight as they are."""
         return X, y, sample_weight
 
-    def to_arrays(self, X: Any, y: Any, sample_weight: Any, batch_size: int | None
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
         """The rows as steps read them, and their number."""
         arrays = dict(X)
@@ -67,7 +64,7 @@ class ModuleDoor:
         """The number of rows of a batch."""
         return rows
 
-    def read_batches(self, batches: Iterable[Any], *, with_target: bool = True) -> Iterator[Batch]:
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives."""
         is_empty = True
         for batch in batches:
@@ -77,9 +74,13 @@ class ModuleDoor:
             else:
                 yield dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,))), None, None
         if is_empty:
-            assert self.loop is not None
-            raise DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
-                            f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
+            raise self.describe_no_rows()
+
+    def describe_no_rows(self) -> DataError:
+        """The error of an epoch without rows."""
+        assert self.loop is not None
+        return DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
+                         f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""
@@ -94,7 +95,7 @@ class ModuleDoor:
 
     # -- steps
 
-    def reset(self, rng: np.random.Generator, settings: Any) -> None:
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
         """A module goes on from where it is."""
 
     @property
@@ -134,7 +135,7 @@ class ModuleDoor:
                 del record["loss"]
             record.update({n: v for n, v in means.items() if n not in record})
 
-    def validate(self, batches: Iterable[Any]) -> dict[str, float]:
+    def validate(self, batches: Iterable[Data]) -> dict[str, float]:
         """The means of the losses in evaluation mode, by name."""
         assert self.loop is not None
         sums: defaultdict[str, float] = defaultdict(float)
@@ -147,7 +148,7 @@ class ModuleDoor:
                 total += len(part[0])
         return {n: v / total for n, v in sums.items()}
 
-    def _read_losses(self, result: Any) -> dict[str, float]:
+    def _read_losses(self, result: Nested) -> dict[str, float]:
         """The losses that a step returns, by name."""
         losses = flatten(result[1] if isinstance(result, tuple) and len(result) == 2 else result, "loss")
         return {n: float(loss) for n, loss in losses.items() if loss.size == 1}
@@ -171,10 +172,3 @@ class ModuleDoor:
     def _describe(self, what: str, epoch: int) -> str:
         return (f"{what} in epoch {epoch}; the weights are those before that batch. Lower the learning rate, or scale "
                 f"the data.")
-
-
-def cut(arrays: Sequence[np.ndarray], order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
-    """The rows of each batch."""
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        yield [a[rows] for a in arrays]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
 from ortpartial.runtime import Buffer
 
 from .compilation import Program, in_turn
+from .parameter import hold
 from .placeholders import convert
+from .structure import Nested
 from .trace import Trace
 from .writing import Writing, write, write_step
 
@@ -53,7 +55,7 @@ class EagerProgram(Program):
             new = {n: p for n, p in self.module.named_parameters(buffers=True) if n == name}
             self._aside.update(self._draw(new))
             for n, p in new.items():
-                p.name, p._program = n, self
+                hold(p, n, self)
         return self.get(name) if self.holds(name) else None
 
     def undo(self) -> None:
@@ -73,7 +75,7 @@ class EagerProgram(Program):
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Check the step on placeholders."""
         try:
-            write_step(self.module, self._name_batch(targets, inputs), training=True)
+            write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True)
         except NotComputedError as e:
             self._reading = e
 
@@ -95,11 +97,11 @@ class EagerProgram(Program):
         return buffer.numpy()
 
     @in_turn
-    def step(self, batch: Sequence[Any]) -> Any:
+    def step(self, batch: Sequence[Data]) -> Nested:
         """Run a step on arrays."""
-        arrays = self._split_batch(batch)
+        arrays = self.signature.split_batch(batch)
         self._targets = arrays[len(self.inputs):]
-        inputs = self._name_batch(self._targets, arrays[:len(self.inputs)])
+        inputs = self.signature.name_batch(self._targets, arrays[:len(self.inputs)], self._shapes)
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
@@ -108,20 +110,20 @@ class EagerProgram(Program):
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
     @in_turn
-    def evaluate(self, batch: Sequence[Any]) -> Any:
+    def evaluate(self, batch: Sequence[Data]) -> Nested:
         """What a step returns, in evaluation mode and without an update."""
-        arrays = self._split_batch(batch)
-        inputs = self._name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)])
+        arrays = self.signature.split_batch(batch)
+        inputs = self.signature.name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)], self._shapes)
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
 
     @in_turn
-    def forward(self, inputs: Sequence[Any], *, training: bool) -> Any:
+    def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
         """Run the module on arrays."""
-        self._check_count(inputs)
+        self.signature.check_count(inputs)
         return self._run(lambda *values: self.module(*values), self.inputs, inputs, training=training)
 
-    def _run(self, code: Callable[..., Any], inputs: Mapping[str, Value], arrays: Sequence[Any], *, training: bool,
-             updates: bool = True) -> Any:
+    def _run(self, code: Callable[..., Nested], inputs: Mapping[str, Value], arrays: Sequence[Data], *, training: bool,
+             updates: bool = True) -> Nested:
         """Call code of the module with numbers; the state that it leaves is kept, but for that of an evaluation."""
         self.follow()
         numbers = convert(arrays, inputs)

@@ -7,18 +7,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from onnx import helper
 
+from ortpartial.annotations import ArrayLike, DTypeLike
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, to_dtype
 from ortpartial.learning import Piece, check_number, resolve_piece
 
-__all__ = ["Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer", "LecunNormal",
-           "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros", "check_sizes",
-           "list_fans", "resolve_initializer"]
+__all__ = ["Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Initializer", "InitializerLike",
+           "LecunNormal", "LecunUniform", "Normal", "Ones", "Orthogonal", "TruncatedNormal", "Uniform", "Zeros",
+           "check_sizes", "list_fans", "resolve_initializer"]
 
 
 class Initializer(Piece):
@@ -40,7 +41,7 @@ class Initializer(Piece):
     setting: ClassVar[str] = "initializer"
 
     @abstractmethod
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         """The first value of a parameter.
 
         Parameters
@@ -88,7 +89,7 @@ class Constant(Initializer):
         array.flags.writeable = False
         object.__setattr__(self, "value", array if array.ndim else array.item())
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         array = to_dtype(self.value, dtype, "Constant", SettingError)
         if not array.ndim:
             return op.ConstantOfShape(list(check_sizes(shape)), value=array[None]) if len(shape) else constant(array)
@@ -149,7 +150,7 @@ class Uniform(Initializer):
         if self.low > self.high:
             raise SettingError(f"Uniform: low is {self.low:g}, a number at most high, {self.high:g}, was expected.")
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return _draw("RandomUniform", shape, dtype, seed, low=self.low, high=self.high)
 
 
@@ -178,7 +179,7 @@ class Normal(Initializer):
         check_number(self, "mean")
         check_number(self, "std", low=0)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return _draw("RandomNormal", shape, dtype, seed, mean=self.mean, scale=self.std)
 
 
@@ -211,7 +212,7 @@ class TruncatedNormal(Initializer):
         check_number(self, "mean")
         check_number(self, "std", low=0)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         bound = math.erf(math.sqrt(2))
         u = _draw("RandomUniform", shape, np.float64, seed, low=-bound, high=bound)
         return _cast(self.mean + self.std * math.sqrt(2) * _invert_erf(u), dtype)
@@ -247,7 +248,7 @@ class GlorotUniform(Initializer):
     def __post_init__(self) -> None:
         check_number(self, "gain", above=0)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return _uniform(self.gain * _scale(self, shape, "fan_avg"))(shape, dtype, seed=seed)
 
 
@@ -281,7 +282,7 @@ class GlorotNormal(Initializer):
     def __post_init__(self) -> None:
         check_number(self, "gain", above=0)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return Normal(std=self.gain * _scale(self, shape, "fan_avg"))(shape, dtype, seed=seed)
 
 
@@ -328,7 +329,7 @@ class HeUniform(_He):
     <Value RandomUniform float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return _uniform(self._std(shape))(shape, dtype, seed=seed)
 
 
@@ -358,7 +359,7 @@ class HeNormal(_He):
     <Value RandomNormal float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return Normal(std=self._std(shape))(shape, dtype, seed=seed)
 
 
@@ -381,7 +382,7 @@ class LecunUniform(Initializer):
     <Value RandomUniform float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return _uniform(_scale(self, shape, "fan_in"))(shape, dtype, seed=seed)
 
 
@@ -404,7 +405,7 @@ class LecunNormal(Initializer):
     <Value RandomNormal float32[2x3]>
     """
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         return Normal(std=_scale(self, shape, "fan_in"))(shape, dtype, seed=seed)
 
 
@@ -436,7 +437,7 @@ class Orthogonal(Initializer):
     def __post_init__(self) -> None:
         check_number(self, "gain", above=0)
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         rows, *rest = _check_matrix(self, shape)
         columns = math.prod(rest)
         if not rows * columns:
@@ -458,7 +459,11 @@ INITIALIZERS: dict[str, type[Initializer]] = {
 }
 
 
-def resolve_initializer(choice: Any) -> Initializer:
+#: An initializer, or what is one: a class, a name, a number or an array.
+InitializerLike: TypeAlias = "Initializer | type[Initializer] | ArrayLike"
+
+
+def resolve_initializer(choice: InitializerLike) -> Initializer:
     """The initializer for an object, a class, a name, a number or an array.
 
     Parameters
@@ -514,7 +519,7 @@ def list_fans(shape: Sequence[int]) -> dict[str, float]:
     return {"fan_in": fans[0], "fan_out": fans[1], "fan_avg": sum(fans) / 2}
 
 
-def check_sizes(shape: Any) -> tuple[int, ...]:
+def check_sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Check that a shape is made of whole numbers of at least 0.
 
     Parameters
@@ -556,7 +561,7 @@ def _uniform(std: float) -> Uniform:
     return Uniform(-math.sqrt(3) * std, math.sqrt(3) * std)
 
 
-def _draw(op_type: str, shape: Sequence[int], dtype: Any, seed: int | None, **attributes: float) -> Value:
+def _draw(op_type: str, shape: Sequence[int], dtype: DTypeLike, seed: int | None, **attributes: float) -> Value:
     """Random numbers of a dtype, drawn in float64 or, for all others, in float32, as runtimes draw no others."""
     sizes, dtype = check_sizes(shape), np.dtype(dtype)
     if not (dtype.kind == "f" or dtype.name == "bfloat16"):
@@ -568,7 +573,7 @@ def _draw(op_type: str, shape: Sequence[int], dtype: Any, seed: int | None, **at
     return _cast(values if sizes else op.Squeeze(values, [0]), dtype)
 
 
-def _cast(x: Value, dtype: Any) -> Value:
+def _cast(x: Value, dtype: DTypeLike) -> Value:
     """A value in another dtype."""
     return x if x.dtype == np.dtype(dtype) else x.astype(dtype)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Data, DTypeLike, Json, Settings
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
@@ -22,26 +22,28 @@ from ortpartial.runtime import DeviceName
 
 from . import states
 from .changes import note_change
-from .door import cut
-from .fitting import check_positive, concatenate, fit, to_arrays
+from .compilation import Program
+from .eager import EagerProgram
+from .fitting import fit
 from .losses import Loss
 from .optimizer import Optimizer
-from .parameter import Buffer, Parameter
+from .parameter import Buffer, Parameter, find_holder
+from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
+from .placeholders import list_arguments
+from .rows import check_positive, concatenate, cut, to_arrays
+from .structure import Nested
+from .summary import Summary, summarize
 from .trace import current_trace
 from .traced_source import WEIGHTS
+from .trainer import ModuleTrainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .compilation import Program
-    from .onnx_module import OnnxModule
-    from .summary import Summary
-    from .trainer import ModuleTrainer
-
-__all__ = ["Module", "placeholder"]
+__all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 
 
-def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name: str = "") -> Value:
+def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
     """An input without data, to compile a module on.
 
     Parameters
@@ -73,17 +75,17 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = "float32", name:
     return variable(name, dtype, shape)
 
 
-def _run_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _run_compiled(function: Callable[..., Nested]) -> Callable[..., Nested]:
     """A `train_one_batch` that is called with arrays as well: then the step that it has written is run."""
 
     @wraps(function)
-    def train_one_batch(self: Module, *batch: Any) -> Any:
+    def train_one_batch(self: Module, *batch: Nested) -> Nested:
         return self._compiled.step(batch) if current_trace() is None else function(self, *batch)
 
     return train_one_batch
 
 
-class Module:
+class Module(Part):
     """A model, or a part of one, written in Python: its `forward` computes values from values.
 
     Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
@@ -118,16 +120,16 @@ class Module:
     ((4, 1), ())
     """
 
-    _mode: bool | None = None
     _program: Program | None = None
+    _trainer: ModuleTrainer | None = None
     optimizer: Optimizer | None = None
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         if "train_one_batch" in vars(cls):
             cls.train_one_batch = _run_compiled(vars(cls)["train_one_batch"])  # type: ignore[method-assign]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         old = vars(self).get(name)
         if isinstance(old, Parameter) and value is not None and not isinstance(value, Parameter):
             trace = current_trace()
@@ -142,7 +144,7 @@ class Module:
 
     # -- what users write
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Nested) -> Nested:
         """What the module computes of its inputs, values, which subclasses write.
 
         Returns
@@ -151,7 +153,7 @@ class Module:
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward(self, x), which computes its output.")
 
-    def train_one_batch(self, *batch: Any) -> Any:
+    def train_one_batch(self, *batch: Nested) -> Nested:
         """A step of the training, which subclasses may write: losses, and the updates of optimizers.
 
         With arrays, the step is run; its code is called once, on placeholders. The default takes the outputs of
@@ -189,7 +191,7 @@ class Module:
         return output, loss
 
     @staticmethod
-    def from_onnx(model: Any, trainable: Any = None) -> OnnxModule:
+    def from_onnx(model: Any, trainable: Any = None) -> ModelModule:
         """Make a module of an ONNX model, to be trained, by itself or as a part of another module.
 
         Parameters
@@ -208,9 +210,7 @@ class Module:
         ModelError
             The model cannot be read, or has no such weight.
         """
-        from .onnx_module import OnnxModule
-
-        return OnnxModule(model, trainable)
+        return _READERS[0](model, trainable)
 
     # -- attributes
 
@@ -230,7 +230,7 @@ class Module:
             if id(module) not in seen:
                 seen.add(id(module))
                 yield prefix, module
-                for name, child in module._attributes(Module):
+                for name, child in list_attributes(module, Module):
                     yield from walk(child, f"{prefix}.{name}" if prefix else name)
 
         yield from walk(self, "")
@@ -252,7 +252,7 @@ class Module:
         """
         seen: set[int] = set()
         for prefix, module in self.named_modules():
-            for name, p in module._attributes(Parameter):
+            for name, p in list_attributes(module, Parameter):
                 if id(p) not in seen and (buffers or not isinstance(p, Buffer)):
                     seen.add(id(p))
                     yield f"{prefix}.{name}" if prefix else name, p
@@ -267,7 +267,7 @@ class Module:
         optimizer : Optimizer
         """
         for prefix, module in self.named_modules():
-            for name, optimizer in module._attributes(Optimizer):
+            for name, optimizer in list_attributes(module, Optimizer):
                 yield f"{prefix}.{name}" if prefix else name, optimizer
 
     def get_params(self) -> Iterator[tuple[str, Parameter]]:
@@ -291,27 +291,13 @@ class Module:
         """
         yield from (p for _, p in self.named_parameters())
 
-    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """The attributes of a kind, also in lists, tuples and dicts, by name."""
-
-        def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-            if isinstance(value, kind):
-                yield name, value
-            elif isinstance(value, (list, tuple, dict)):
-                items = value.items() if isinstance(value, dict) else enumerate(value)
-                for key, item in items:
-                    yield from walk(f"{name}.{key}" if name else str(key), item)
-
-        for name, value in vars(self).items():
-            yield from walk(name, value)
-
     # -- modes
 
     @property
     def training(self) -> bool:
         """Whether the module is in training mode; while a graph is written, that of the graph."""
         trace = current_trace()
-        return bool(self._mode) if trace is None else trace.training and not trace.is_in_evaluation(self)
+        return bool(self._mode) if trace is None else trace.training and not is_in_evaluation(self, trace.module)
 
     def train(self, mode: bool = True) -> Self:
         """Put the module and all modules in it into training mode.
@@ -330,7 +316,7 @@ class Module:
         """
         note_change()
         for _, module in self.named_modules():
-            module._mode = mode
+            set_mode(module, mode)
         return self
 
     def eval(self) -> Self:
@@ -365,8 +351,8 @@ class Module:
             self._program.forget_steps()
         return self
 
-    def compile(self, inputs: Any, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
-                targets: Any = None, random_state: int | None = None, device: DeviceName = "cpu",
+    def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
+                targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
                 engine: str = "auto") -> Self:
         """Write the graph of the module, and make its weights.
 
@@ -405,9 +391,6 @@ class Module:
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
-        from .compilation import Program
-        from .eager import EagerProgram
-
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
@@ -421,6 +404,17 @@ class Module:
             raise ModelError(f"{type(self).__name__} is not compiled; call compile with a placeholder for each input, "
                              f"such as nn.placeholder(['N', 3]), or with arrays.")
         return self._program
+
+    @property
+    def _whole(self) -> Program:
+        """What `compile` has made; a part of a compiled module has no training of its own."""
+        if self._program is None:
+            for p in self.parameters():
+                if (holder := find_holder(p)) is not None:
+                    whole, part = type(holder.module).__name__, type(self).__name__
+                    raise ModelError(f"This {part} is a part of a {whole}, which has the training of both; save and "
+                                     f"load that, or take state_dict() and load_state_dict of the {part}.")
+        return self._compiled
 
     @property
     def engine_(self) -> str:
@@ -493,13 +487,11 @@ class Module:
         SettingError
             No placeholder has a size of this name.
         """
-        from .summary import summarize
-
         return summarize(self._compiled, sizes, depth)
 
     # -- arrays
 
-    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+    def __call__(self, *inputs: Nested, **settings: Nested) -> Nested:
         """What the module computes of values, while a graph is written, or of arrays, once it is compiled.
 
         Parameters
@@ -522,7 +514,7 @@ class Module:
                              f"call the module with arrays.")
         return self._compiled.forward(self._order(inputs, settings), training=bool(self._mode))
 
-    def _order(self, inputs: Sequence[Any], others: Mapping[str, Any]) -> list[Any]:
+    def _order(self, inputs: Sequence[Data], others: Mapping[str, Data]) -> list[Data]:
         """Inputs by position and by name, in the order of `forward`."""
         names = list_arguments(self.forward)[len(inputs):len(self._compiled.inputs)]
         if unknown := [n for n in others if n not in names]:
@@ -531,8 +523,8 @@ class Module:
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Any = None, y_val: Any = None, callbacks: Any = (), verbose: int = 0,
+    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
+            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Any = (), verbose: int = 0,
             validation_every: float = 1, timeout: float | None = None,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
@@ -585,14 +577,14 @@ class Module:
         check_positive(epochs=epochs, batch_size=batch_size)
         program, mode = self._compiled, self._mode
         callbacks = [callbacks] if callable(callbacks) or hasattr(callbacks, "setup") else list(callbacks)
-        data = program.to_batches(X, y, sample_weight)
-        validation = X_val if X_val is None or isinstance(X_val, Real) else program.to_batches(X_val, y_val)
+        data = program.signature.to_batches(X, y, sample_weight)
+        validation = X_val if X_val is None or isinstance(X_val, Real) else program.signature.to_batches(X_val, y_val)
         if sample_weight is not None and isinstance(validation, list):
             validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:
             self.train()
         try:
-            fit(program, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
+            fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, verbose=verbose, validation_every=validation_every, timeout=timeout)
         finally:
             if not mode:
@@ -602,7 +594,9 @@ class Module:
     @property
     def trainer(self) -> ModuleTrainer:
         """What callbacks ask of the training."""
-        return self._compiled.trainer
+        if self._trainer is None or self._trainer.program is not self._compiled:
+            self._trainer = ModuleTrainer(self._compiled)
+        return self._trainer
 
     def training_view(self) -> TrainingView:
         """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
@@ -614,11 +608,11 @@ class Module:
         return view_training(self.trainer, self)
 
     @property
-    def history_(self) -> list[dict[str, Any]]:
+    def history_(self) -> list[Json]:
         """A record of each epoch of `fit`, with its mean losses."""
         return self.__dict__.setdefault("_history", [])
 
-    def predict(self, X: Any, *, batch_size: int | None = None) -> Any:
+    def predict(self, X: Data, *, batch_size: int | None = None) -> Nested:
         """What `forward` computes in evaluation mode.
 
         Parameters
@@ -662,7 +656,7 @@ class Module:
         """
         return states.state_dict(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> states.IncompatibleKeys:
+    def load_state_dict(self, state: Mapping[str, Data], strict: bool = True) -> states.IncompatibleKeys:
         """Overwrite parameters and buffers, of a module or of a part of it; optimizers keep their states.
 
         Parameters
@@ -694,7 +688,7 @@ class Module:
         """
         return states.load_state_dict(self, state, strict)
 
-    def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None = None) -> None:
+    def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, object] | None = None) -> None:
         """Write all that the training goes on from to a file: `load_states` of an equal module reads it.
 
         That is parameters, buffers, the states of optimizers, the number of batches seen and the seed. The file is one
@@ -735,9 +729,9 @@ class Module:
         >>> loss == expected
         True
         """
-        states.save_states(self, path, aux_states)
+        states.save_states(self._whole, path, aux_states)
 
-    def load_states(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def load_states(self, path: str | os.PathLike[str]) -> Settings:
         """Go back to the state in a file, from which the training goes on to the last bit.
 
         Parameters
@@ -764,9 +758,9 @@ class Module:
         ModelWarning
             By the next step: optimizers are other ones, and begin anew as far as their states do not fit.
         """
-        return states.load_states(self, path)
+        return states.load_states(self._whole, path)
 
-    def save(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
 
         It has the graph in evaluation mode, which any runtime runs, the weights and running statistics, and, as soon as
@@ -805,9 +799,9 @@ class Module:
         >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
         True
         """
-        states.save(self, path, state)
+        states.save(self._whole, path, state)
 
-    def load(self, path: str | os.PathLike[str], include_state: bool = False) -> dict[str, Any] | None:
+    def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
         """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
 
         Parameters
@@ -834,7 +828,8 @@ class Module:
             One for each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
             loaded.
         """
-        return states.load(self, path, include_state)
+        program = None if self._program is None and states.is_held(self) and not include_state else self._whole
+        return states.load(self, path, program if include_state else None)
 
     def __repr__(self) -> str:
         if self._program is None:
@@ -844,14 +839,34 @@ class Module:
 
 
 Module.train_one_batch = _run_compiled(Module.train_one_batch)  # type: ignore[method-assign]
+set_default_step(Module)
 
 
-def _to_list(inputs: Any) -> list[Any]:
+class ModelModule(Module):
+    """A module that is a model with weights by name, inputs and outputs, as `Module.from_onnx` makes one."""
+
+    weights: Mapping[str, Parameter]
+    input_names: list[str]
+    output_names: list[str]
+
+    @property
+    def placeholders(self) -> list[Value]:
+        """A placeholder for each input."""
+        raise NotImplementedError
+
+
+_Kind = TypeVar("_Kind", bound=type[ModelModule])
+
+#: The module of ONNX models, which a module of this room has registered.
+_READERS: list[Callable[..., ModelModule]] = []
+
+
+def register_reader(kind: _Kind) -> _Kind:
+    """Let `Module.from_onnx` make modules of a kind."""
+    _READERS[:] = [kind]
+    return kind
+
+
+def _to_list(inputs: Data) -> list[Data]:
     """One input or several."""
     return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-
-
-def list_arguments(function: Callable[..., Any]) -> list[str]:
-    """The names of what a function takes by position, but for a variable number of arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

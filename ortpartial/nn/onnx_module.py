@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from onnx import ModelProto
 
@@ -17,17 +17,21 @@ from ortpartial.rewrites import find_moving_statistics, prepare_training, rewrit
 from ortpartial.training import choose_state
 
 from .initializers import Constant
-from .module import Module, placeholder
+from .module import ModelModule, placeholder, register_reader
 from .parameter import Buffer, Parameter
+from .structure import Nested
 from .trace import current_trace
 
 __all__ = ["OnnxModule"]
+
+_T = TypeVar("_T")
 
 #: For how many shapes of inputs the graph is kept.
 _MOST_SHAPES = 8
 
 
-class OnnxModule(Module):
+@register_reader
+class OnnxModule(ModelModule):
     """An ONNX model as a module, which `Module.from_onnx` makes.
 
     Initializers are parameters and buffers by the names that they have in the file. Parameters are those of rank one or
@@ -79,14 +83,14 @@ class OnnxModule(Module):
         self.input_names, self.output_names = list(loaded.inputs), list(loaded.outputs)
         self._model = specialize(loaded, variables=list(self.weights))
         #: By mode and shapes of inputs, the graph for them.
-        self._specialized: dict[Any, Model] = {}
+        self._specialized: dict[tuple[object, ...], Model] = {}
 
     @property
     def placeholders(self) -> list[Value]:
         """A placeholder for each input, of the shape that the model declares."""
         return [placeholder(v.shape, v.dtype, n) for n, v in self._model.inputs.items()]  # type: ignore[arg-type]
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: Nested, **named: Nested) -> Nested:
         """The outputs of the model.
 
         Parameters
@@ -120,7 +124,7 @@ class OnnxModule(Module):
             trace.write(running, stop_gradient(replace(statistic, batch=value).update(running.value)))
         return _unwrap(outputs)
 
-    def _match(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Value]:
+    def _match(self, inputs: Sequence[Nested], named: Mapping[str, Nested]) -> dict[str, Value]:
         """The inputs by name."""
         given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
         if len(inputs) + len(named) != len(given) or given.keys() != set(self.input_names):
@@ -157,7 +161,7 @@ class OnnxModule(Module):
 
     # -- state
 
-    def _attributes(self, kind: type) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, kind: type[_T]) -> Iterator[tuple[str, _T]]:
         if issubclass(kind, Parameter):
             yield from ((n, p) for n, p in self.weights.items() if isinstance(p, kind))
         else:
@@ -177,13 +181,13 @@ def _draw_anew(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | 
     return make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name).outputs
 
 
-def _to_value(x: Any) -> Value:
+def _to_value(x: Nested) -> Value:
     """An input as a value."""
     if isinstance(x, Value):
         return x
     return x.value if isinstance(x, Arithmetic) else constant(x)
 
 
-def _unwrap(outputs: Sequence[Value]) -> Any:
+def _unwrap(outputs: Sequence[Value]) -> Nested:
     """A single output by itself."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import grad, nodes_between
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
@@ -16,12 +17,12 @@ from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve
 from .changes import note_change
 from .data_parallel import average
 from .parameter import Parameter
-from .trace import Trace, current_trace
-
-if TYPE_CHECKING:
-    from .module import Module
+from .trace import Trace, TracedModule, Weight, current_trace
 
 __all__ = ["Optimizer"]
+
+#: What an optimizer trains; None for all of the module.
+Trained: TypeAlias = "TracedModule | Weight | Iterable[TracedModule | Weight] | None"
 
 
 class Optimizer(NamedSettings):
@@ -94,7 +95,7 @@ class Optimizer(NamedSettings):
     """
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[Any], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
@@ -102,8 +103,8 @@ class Optimizer(NamedSettings):
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(
-        self, rate: Any = "SGD", parameters: Any = None, *, penalty: Any = None, gradient_clipping: Any = None,
-        distributed: bool = False, gradient_dtype: Any = None, top_k: float | None = None
+        self, rate: Any = "SGD", parameters: Trained = None, *, penalty: Any = None, gradient_clipping: Any = None,
+        distributed: bool = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
     ):
         self.rate = rate
         self.planned_batches: int | None = None
@@ -148,7 +149,7 @@ class Optimizer(NamedSettings):
             batches = self.planned_batches
             self.planned_rate = self.rate if batches is None else self.rate.over(max(batches, 1))
 
-    def __call__(self, loss: Value, parameters: Module | Parameter | Iterable[Any] | None = None) -> None:
+    def __call__(self, loss: Value, parameters: Trained = None) -> None:
         """Update the weights by the gradient of a loss.
 
         Parameters
@@ -174,7 +175,7 @@ class Optimizer(NamedSettings):
         if trace.updates:
             self._update(trace, loss.reshape(()) if loss.rank else loss, parameters)
 
-    def _update(self, trace: Trace, loss: Value, parameters: Any) -> None:
+    def _update(self, trace: Trace, loss: Value, parameters: Trained) -> None:
         """Write the update of the weights that the loss depends on."""
         weights = {trace.name_of(p): trace.read(p) for p in self._choose(trace, parameters)}
         between = nodes_between([loss], set(weights.values()), ())
@@ -218,7 +219,7 @@ class Optimizer(NamedSettings):
         for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
 
-    def _choose(self, trace: Trace, parameters: Any) -> list[Parameter]:
+    def _choose(self, trace: Trace, parameters: Trained) -> list[Weight]:
         """The parameters that are trained."""
         chosen: Any = self.parameters if parameters is None else parameters
         chosen = trace.module if chosen is None else chosen

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec, Protocol
 
 import numpy as np
 
+from ortpartial.annotations import ArrayLike, DTypeLike
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
@@ -21,6 +22,7 @@ from .initializers import (
     HeNormal,
     HeUniform,
     Initializer,
+    InitializerLike,
     LecunNormal,
     LecunUniform,
     Normal,
@@ -32,11 +34,9 @@ from .initializers import (
     check_sizes,
     resolve_initializer,
 )
+from .trace import current_trace
 
-if TYPE_CHECKING:
-    from .compilation import Program
-
-__all__ = ["Buffer", "Parameter"]
+__all__ = ["Buffer", "Holder", "Parameter", "find_holder", "hold"]
 
 Settings = ParamSpec("Settings")
 
@@ -57,6 +57,23 @@ def _initialize_by(kind: Callable[Settings, Initializer]) -> Callable[Concatenat
     settings = list(inspect.signature(kind).parameters.values())
     method.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
     return method
+
+
+class Holder(Protocol):
+    """The program of a compiled module, which holds the numbers of its parameters by name."""
+
+    @property
+    def module(self) -> object:
+        """The module."""
+
+    def get(self, name: str) -> np.ndarray:
+        """A copy of some numbers."""
+
+    def set(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Overwrite some numbers."""
+
+    def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
+        """Draw the numbers of some parameters anew."""
 
 
 class Parameter(Arithmetic):
@@ -110,12 +127,12 @@ class Parameter(Arithmetic):
 
     _is_trained = True
 
-    def __init__(self, shape: Sequence[int], initializer: Any = 0.0, *, dtype: Any = "float32"):
+    def __init__(self, shape: Sequence[int], initializer: InitializerLike = 0.0, *, dtype: DTypeLike = "float32"):
         self.shape: tuple[int, ...] = check_sizes(shape)
         self.dtype = np.dtype(dtype)  # type: ignore[misc]
         self.name = ""
         self.seed: int | None = None
-        self._program: Program | None = None
+        self._program: Holder | None = None
         self.initialize(initializer)
 
     @property
@@ -154,8 +171,6 @@ class Parameter(Arithmetic):
         ModelError
             No graph is written.
         """
-        from .trace import current_trace
-
         trace = current_trace()
         if trace is None:
             raise ModelError(f"{self!r} has a value while a module writes a graph, in forward or train_one_batch; "
@@ -174,8 +189,6 @@ class Parameter(Arithmetic):
         ModelError
             The module is not compiled, and the parameter has no numbers yet.
         """
-        from .trace import current_trace
-
         if (trace := current_trace()) is not None and trace.find is not None:
             return trace.read(self).numpy()
         if self._program is not None:
@@ -184,7 +197,7 @@ class Parameter(Arithmetic):
             return np.array(np.broadcast_to(np.asarray(self.initializer.value, self.dtype), self.shape))
         raise ModelError(f"{self!r} has no numbers before its module is compiled.")
 
-    def set(self, numbers: Any) -> None:
+    def set(self, numbers: ArrayLike) -> None:
         """Overwrite the numbers; before the module is compiled, they are its first ones.
 
         Parameters
@@ -205,7 +218,7 @@ class Parameter(Arithmetic):
         else:
             self._program.set({self.name: np.broadcast_to(array, self.shape)})
 
-    def initialize(self, initializer: Any, random_state: int | None = None) -> None:
+    def initialize(self, initializer: InitializerLike, random_state: int | None = None) -> None:
         """Draw the numbers anew; before the module is compiled, when it is.
 
         Parameters
@@ -269,3 +282,13 @@ class Buffer(Parameter):
     """
 
     _is_trained = False
+
+
+def hold(parameter: Parameter, name: str, holder: Holder) -> None:
+    """Let a program hold the numbers of a parameter from now on, under a name."""
+    parameter.name, parameter._program = name, holder
+
+
+def find_holder(parameter: Parameter) -> Holder | None:
+    """The program that holds the numbers of a parameter; None before a module with it is compiled."""
+    return parameter._program

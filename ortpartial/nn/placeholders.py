@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.graph import Value, to_dtype, variable
 from ortpartial.model import Range, check_indices
 
-__all__ = ["check_sizes", "convert", "name_all", "to_placeholder"]
+__all__ = ["check_sizes", "convert", "list_arguments", "name_all", "to_placeholder"]
 
 
-def convert(arrays: Sequence[Any], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
+def convert(arrays: Sequence[Data], inputs: Mapping[str, Value], ranges: Mapping[str, Range] = MappingProxyType({})
             ) -> dict[str, np.ndarray]:
     """Arrays that fit placeholders, by name, with indices in their ranges."""
     converted = {}
@@ -44,7 +45,7 @@ def check_sizes(inputs: Mapping[str, Value], arrays: Sequence[np.ndarray]) -> di
     return sizes
 
 
-def to_placeholder(x: Any, name: str, dtype: np.dtype | None, rows: str = "N") -> Value:
+def to_placeholder(x: Data, name: str, dtype: np.dtype | None, rows: str = "N") -> Value:
     """A placeholder of this name; of an array, for any number of rows, and real numbers in the dtype of weights."""
     if isinstance(x, Value):
         return variable(name, x.dtype, x.shape)
@@ -55,7 +56,7 @@ def to_placeholder(x: Any, name: str, dtype: np.dtype | None, rows: str = "N") -
                     [rows, *a.shape[1:]] if a.ndim else [])
 
 
-def name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:
+def name_all(inputs: Sequence[Data], arguments: Sequence[str], kind: str, taken: Collection[str]) -> list[str]:
     """A name for each input that is not taken: its own, that of the argument, or of its kind."""
     names: list[str] = []
     for i, x in enumerate(inputs):
@@ -65,3 +66,9 @@ def name_all(inputs: Sequence[Any], arguments: Sequence[str], kind: str, taken: 
             name += "_"
         names.append(name)
     return names
+
+
+def list_arguments(function: Callable[..., object]) -> list[str]:
+    """The names of what a function takes by position, but for a variable number of arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

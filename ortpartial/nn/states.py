@@ -7,26 +7,25 @@ import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.numpy_helper import from_array, to_array
 
+from ortpartial.annotations import Data, Json, Settings
 from ortpartial.estimator import encode, parse_state, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, ModelError, ModelWarning, SettingError
 from ortpartial.model import check_finite, find_aliases, read, write
 from ortpartial.texts import parse_json
 
+from .compilation import Program
 from .initializers import Constant
-from .parameter import Parameter
+from .parameter import Parameter, find_holder
+from .parts import Part, list_attributes
 from .trace import ITERATION, SEED
 
-if TYPE_CHECKING:
-    from .compilation import Program
-    from .module import Module
-
-__all__ = ["IncompatibleKeys", "load", "load_state_dict", "load_states", "save", "save_states", "state_dict"]
+__all__ = ["IncompatibleKeys", "is_held", "load", "load_state_dict", "load_states", "save", "save_states", "state_dict"]
 
 #: What a file of states is called, and the keys of the metadata of an ONNX file: what its initializers are, and the
 #: state of the user.
@@ -54,7 +53,7 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
-def state_dict(module: Module) -> dict[str, np.ndarray]:
+def state_dict(module: Part) -> dict[str, np.ndarray]:
     """Copy the parameters and the buffers of a module.
 
     Parameters
@@ -70,7 +69,7 @@ def state_dict(module: Module) -> dict[str, np.ndarray]:
     return {n: p.numpy() for n, p in _walk(module, ())}
 
 
-def load_state_dict(module: Module, state: Mapping[str, Any], strict: bool) -> IncompatibleKeys:
+def load_state_dict(module: Part, state: Mapping[str, Data], strict: bool) -> IncompatibleKeys:
     """Overwrite parameters and buffers of a module.
 
     Parameters
@@ -98,7 +97,7 @@ def load_state_dict(module: Module, state: Mapping[str, Any], strict: bool) -> I
     problems = _compare(own, arrays)
     kinds = ("missing", "unexpected", "mismatched") if strict else ("mismatched",)
     if listed := [text for kind in kinds for text in problems[kind].values()]:
-        is_early = not any(p._program for p in own.values()) and problems["unexpected"]
+        is_early = not is_held(module) and problems["unexpected"]
         hint = "; compile the module first, if layers take their sizes from its inputs" if is_early else ""
         raise ModelError(f"The state does not fit {type(module).__name__}: {_shorten(listed)}{hint}.")
     for n in own.keys() & arrays.keys():
@@ -106,12 +105,12 @@ def load_state_dict(module: Module, state: Mapping[str, Any], strict: bool) -> I
     return IncompatibleKeys(list(problems["missing"]), list(problems["unexpected"]))
 
 
-def save_states(module: Module, path: str | os.PathLike[str], aux_states: Mapping[str, Any] | None) -> None:
+def save_states(program: Program, path: str | os.PathLike[str], aux_states: Mapping[str, object] | None) -> None:
     """Write the whole state of a module to a file.
 
     Parameters
     ----------
-    module : Module
+    program : Program
         The module, compiled.
     path : path
         The file.
@@ -129,8 +128,7 @@ def save_states(module: Module, path: str | os.PathLike[str], aux_states: Mappin
     OSError
         The file cannot be written.
     """
-    program = _find_program(module)
-    states = program.states()
+    module, states = program.module, program.states()
     _check_finite(module, states)
     parameters = dict(module.named_parameters(buffers=True))
     write_checkpoint({"module": type(module).__name__,
@@ -140,12 +138,12 @@ def save_states(module: Module, path: str | os.PathLike[str], aux_states: Mappin
                       "aux_states": _check_dict(aux_states, "aux_states")}, path, _KIND)
 
 
-def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_states(program: Program, path: str | os.PathLike[str]) -> Settings:
     """Go back to the state in a file.
 
     Parameters
     ----------
-    module : Module
+    program : Program
         The module, compiled.
     path : path
         What `save_states` has written.
@@ -164,7 +162,7 @@ def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
     OSError
         It cannot be read.
     """
-    program, stored = _find_program(module), read_checkpoint(path, _KIND)
+    module, stored = program.module, read_checkpoint(path, _KIND)
     own = dict(module.named_parameters(buffers=True))
     problems = _compare(own, stored["parameters"])
     problems["converted"] = {n: f"{n!r} is {a.dtype}, where {own[n].dtype} was expected"
@@ -177,12 +175,12 @@ def load_states(module: Module, path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(stored["aux_states"])
 
 
-def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] | None) -> None:
+def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, object] | None) -> None:
     """Write a module to an ONNX file that holds its training.
 
     Parameters
     ----------
-    module : Module
+    program : Program
         The module, compiled.
     path : path
         The file.
@@ -200,7 +198,7 @@ def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] 
     OSError
         The file cannot be written.
     """
-    program, arrays = _find_program(module), dict[str, np.ndarray]()
+    module, arrays = program.module, dict[str, np.ndarray]()
     program.complete()
     states = program.states()
     _check_finite(module, states)
@@ -220,7 +218,7 @@ def save(module: Module, path: str | os.PathLike[str], state: Mapping[str, Any] 
     write(proto, path)
 
 
-def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> dict[str, Any] | None:
+def load(module: Part, path: str | os.PathLike[str], program: Program | None) -> Settings | None:
     """Overwrite parameters and buffers of a module by those of an ONNX file, as far as they fit.
 
     Parameters
@@ -229,13 +227,13 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
         The module, compiled, or a part of it.
     path : path
         What `save` has written, or another ONNX file with initializers of these names.
-    include_state : bool
-        Whether the training goes on where it was.
+    program : Program or None
+        The module, compiled, if its training goes on where it was.
 
     Returns
     -------
     dict of str to object, or None
-        What `save` was given as `state`; None without `include_state`.
+        What `save` was given as `state`; None without `program`.
 
     Raises
     ------
@@ -248,8 +246,6 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
         One for each parameter that is missing, unexpected or mismatched.
     """
     own = dict(_walk(module, ()))
-    is_part = module._program is None and any(p._program for p in own.values())
-    program = None if is_part and not include_state else _find_program(module)
     proto = _read(path)
     listed = next((parse_json(p.value) for p in proto.metadata_props if p.key == _NAMES), None)
     parameters, states = _read_tensors(proto, listed) if listed else (_find_parameters(proto, own), {})
@@ -258,7 +254,7 @@ def load(module: Module, path: str | os.PathLike[str], include_state: bool) -> d
         warnings.warn(f"{str(path)!r} does not fit {type(module).__name__}: {problem}.", ModelWarning, stacklevel=3)
     for n in own.keys() & parameters.keys() - problems["mismatched"].keys():
         own[n].set(parameters[n])
-    if program is None or not include_state:
+    if program is None:
         return None
     if listed:
         now = program.states()
@@ -280,7 +276,7 @@ def _read(path: str | os.PathLike[str]) -> ModelProto:
         raise
 
 
-def _read_tensors(proto: ModelProto, listed: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
+def _read_tensors(proto: ModelProto, listed: Json) -> list[dict[str, np.ndarray]]:
     """Parameters and buffers in a file, and what a training goes on from beside, as they are listed there."""
     graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
     tensors = {t.name: t for graph in graphs for t in graph.initializer}
@@ -307,7 +303,7 @@ def _find_parameters(proto: ModelProto, own: Collection[str]) -> dict[str, np.nd
     return parameters
 
 
-def _read_state(proto: ModelProto) -> dict[str, Any]:
+def _read_state(proto: ModelProto) -> Settings:
     """The state of the user in a file."""
     text = next((p.value for p in proto.metadata_props if p.key == _STATE), "{}")
     tensors = (t for info in proto.training_info for t in info.initialization.initializer)
@@ -315,29 +311,21 @@ def _read_state(proto: ModelProto) -> dict[str, Any]:
     return parse_state(text, arrays, "The state in the model")
 
 
-def _walk(module: Module, outer: Sequence[Module], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-    """Parameters and buffers under all of their names, as torch lists them."""
-    from .module import Module
+def is_held(module: Part) -> bool:
+    """Whether a program holds the numbers of a module, or of a part of it."""
+    return any(find_holder(p) is not None for _, p in _walk(module, ()))
 
-    for n, p in module._attributes(Parameter):
+
+def _walk(module: Part, outer: Sequence[Part], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+    """Parameters and buffers under all of their names, as torch lists them."""
+    for n, p in list_attributes(module, Parameter):
         yield f"{prefix}{n}", p
-    for n, child in module._attributes(Module):
+    for n, child in list_attributes(module, Part):
         if not any(child is m for m in (*outer, module)):
             yield from _walk(child, (*outer, module), f"{prefix}{n}.")
 
 
-def _find_program(module: Module) -> Program:
-    """The compiled module; a part of one has no training of its own."""
-    if module._program is None:
-        for p in module.parameters():
-            if p._program is not None:
-                whole, part = type(p._program.module).__name__, type(module).__name__
-                raise ModelError(f"This {part} is a part of a {whole}, which has the training of both; save and load "
-                                 f"that, or take state_dict() and load_state_dict of the {part}.")
-    return module._compiled
-
-
-def _list_lengths(module: Module) -> dict[str, int]:
+def _list_lengths(module: Part) -> dict[str, int]:
     """The numbers of batches that schedules last as long as, by optimizer."""
     lengths = {n: optimizer.planned_batches for n, optimizer in module.named_optimizers()}
     return {n: batches for n, batches in lengths.items() if batches is not None}
@@ -362,7 +350,7 @@ def _shorten(problems: Sequence[str]) -> str:
     return "; ".join(problems[:3]) + more
 
 
-def _check_finite(module: Module, states: Mapping[str, np.ndarray]) -> None:
+def _check_finite(module: Part, states: Mapping[str, np.ndarray]) -> None:
     """Check that the training has not failed; infinite constants such as those of a mask are meant."""
     first = dict.fromkeys(states, np.zeros(()))
     for n, p in module.named_parameters(buffers=True):
@@ -371,14 +359,14 @@ def _check_finite(module: Module, states: Mapping[str, np.ndarray]) -> None:
     check_finite(states, first, "to_onnx")
 
 
-def _check_dict(state: Any, name: str) -> Mapping[str, Any]:
+def _check_dict(state: Mapping[str, object] | None, name: str) -> Mapping[str, object]:
     """The state of the user, empty by default."""
     if state is not None and not isinstance(state, Mapping):
         raise SettingError(f"{name} is a dict by name, such as {{'epoch': 3}}, not a {type(state).__name__}.")
     return state or {}
 
 
-def _to_array(numbers: Any, name: str) -> np.ndarray:
+def _to_array(numbers: Data, name: str) -> np.ndarray:
     """An array, or what a tensor of torch holds; numpy has none of the small floats of torch 2."""
     if hasattr(numbers, "detach"):
         numbers = numbers.detach().cpu()

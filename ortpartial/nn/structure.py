@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ortpartial.exceptions import GraphError
 
-__all__ = ["flatten", "rebuild"]
+__all__ = ["Nested", "flatten", "rebuild"]
+
+#: What code takes and returns: values or arrays, or tuples, lists and dicts of them.
+Nested: TypeAlias = Any
 
 
-def flatten(tree: Any, prefix: str) -> dict[str, Any]:
+def flatten(tree: Nested, prefix: str) -> dict[str, Nested]:
     """The leaves of a structure by name.
 
     Parameters
@@ -38,7 +41,7 @@ def flatten(tree: Any, prefix: str) -> dict[str, Any]:
         return {}
     if not isinstance(tree, (dict, tuple, list)):
         return {prefix: tree}
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, Nested] = {}
     for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
         for name, leaf in flatten(part, f"{prefix}_{key}").items():
             if name in leaves:
@@ -48,7 +51,7 @@ def flatten(tree: Any, prefix: str) -> dict[str, Any]:
     return leaves
 
 
-def rebuild(tree: Any, prefix: str, leaves: Mapping[str, Any]) -> Any:
+def rebuild(tree: Nested, prefix: str, leaves: Mapping[str, Nested]) -> Nested:
     """The structure with other leaves.
 
     Parameters

@@ -12,8 +12,8 @@ from ortpartial.graph import count_flops, topological, variable
 from ortpartial.model import format_bytes, format_flops
 
 from .compilation import Program
-from .module import Module
 from .structure import flatten
+from .trace import TracedModule
 from .writing import Writing, write
 
 __all__ = ["Row", "Summary", "summarize"]
@@ -171,7 +171,7 @@ def _count_calls(writing: Writing) -> list[int]:
 
 def _list_rows(writing: Writing, flops: Sequence[int]) -> Iterator[Row]:
     """The calls, each before those in it."""
-    seen: set[Module] = set()
+    seen: set[TracedModule] = set()
     stops: list[int] = []  # of the calls that a call is made in
     for call, n in sorted(zip(writing.trace.calls, flops, strict=True), key=lambda pair: pair[0].start):
         size = sum(p.size for p in call.module.parameters())
@@ -187,7 +187,7 @@ def _list_rows(writing: Writing, flops: Sequence[int]) -> Iterator[Row]:
 def _list_uncalled(writing: Writing) -> Iterator[Row]:
     """The layers with parameters that are not called, nor any in them, such as the discriminator of a GAN."""
     called = {call.module for call in writing.trace.calls}
-    listed: set[Module] = set()
+    listed: set[TracedModule] = set()
     for path, module in writing.trace.module.named_modules():
         inside = {m for _, m in module.named_modules()}
         size = sum(p.size for p in module.parameters())

@@ -6,22 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, counter, variable, with_numbers
 from ortpartial.model import Range, check_indices
 from ortpartial.training import draw_mask
 
-if TYPE_CHECKING:
-    from .data_parallel import Exchange
-    from .module import Module
-    from .optimizer import Optimizer
-    from .parameter import Parameter
+from .structure import Nested
 
-__all__ = ["Call", "Trace", "current_trace", "to_range"]
+__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -58,6 +55,76 @@ def current_trace() -> Trace | None:
     return _CURRENT.get()
 
 
+class Weight(Protocol):
+    """A parameter, as a trace sees it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Its element type."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether optimizers change it."""
+
+
+class TracedOptimizer(Protocol):
+    """An optimizer, as a trace sees it."""
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several processes take the steps together."""
+
+
+class TracedModule(Protocol):
+    """A module, as a trace sees it."""
+
+    def forward(self, *inputs: Nested, **settings: Nested) -> Nested:
+        """Compute values from values."""
+
+    def named_modules(self) -> Iterator[tuple[str, TracedModule]]:
+        """Iterate over the module itself and all modules in it."""
+
+    def named_parameters(self, *, buffers: bool = False) -> Iterator[tuple[str, Weight]]:
+        """Iterate over the parameters."""
+
+    def named_optimizers(self) -> Iterator[tuple[str, TracedOptimizer]]:
+        """Iterate over the optimizers."""
+
+    def parameters(self) -> Iterator[Weight]:
+        """Iterate over the parameters without their names."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Numbers that the processes add up in the middle of a step.
+
+    Parameters
+    ----------
+    sent : Value of shape (size,)
+        Those of this process.
+    received : Value of shape (size,)
+        Their sum over the processes, a variable of what comes after.
+    kept : int, optional
+        How many of the numbers are not 0 and are sent, with their places; without, all are sent.
+    """
+
+    sent: Value
+    received: Value
+    kept: int | None = None
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of a module, as the trace has recorded it.
@@ -75,8 +142,8 @@ class Call:
     """
 
     path: str
-    module: Module
-    outputs: Any
+    module: TracedModule
+    outputs: Nested
     start: int
     stop: int
 
@@ -101,7 +168,7 @@ class Trace:
         In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
     """
 
-    def __init__(self, module: Module, *, training: bool, updates: bool = True,
+    def __init__(self, module: TracedModule, *, training: bool, updates: bool = True,
                  find: Callable[[str], np.ndarray | None] | None = None,
                  add_up: Callable[[str, int | None, np.ndarray], np.ndarray] | None = None):
         self.module, self.training, self.updates, self.find, self.add_up = module, training, updates, find, add_up
@@ -114,7 +181,7 @@ class Trace:
         self.exchanges: dict[str, Exchange] = {}
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
-        self.parameters: dict[str, Parameter] = {}
+        self.parameters: dict[str, Weight] = {}
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
         self.calls: list[Call] = []
@@ -134,18 +201,18 @@ class Trace:
 
     # -- state
 
-    def read(self, parameter: Parameter) -> Value:
+    def read(self, parameter: Weight) -> Value:
         """The value of a parameter now."""
         name = self.name_of(parameter)
         self.parameters[name] = parameter
         return self.read_state(name, parameter.dtype, parameter.shape)
 
-    def write(self, parameter: Parameter, value: Value) -> None:
+    def write(self, parameter: Weight, value: Value) -> None:
         """Give a parameter another value, which it has from now on and after the batch."""
         self.read(parameter)
         self.write_state(self.name_of(parameter), value)
 
-    def read_state(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
+    def read_state(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
         """The value of a state now: `first`, if any, is what it is before the first batch."""
         if name not in self.after:
             if first is not None:
@@ -171,14 +238,14 @@ class Trace:
         """The state that the graph leaves, as far as it changes it."""
         return {n: v for n, v in self.after.items() if v is not self.before[n]}
 
-    def _variable(self, name: str, dtype: Any, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
+    def _variable(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], first: np.ndarray | None) -> Value:
         v = variable(name, dtype, shape)
         if self.find is None:
             return v
         numbers = self.find(name)
         return with_numbers(v, first if numbers is None else numbers)
 
-    def name_of(self, parameter: Parameter) -> str:
+    def name_of(self, parameter: Weight) -> str:
         """The name of a parameter, by the attributes that lead to it from the outermost module."""
         if id(parameter) not in self._names:  # Some are made by the first call of a layer.
             self._names = {id(p): n for n, p in self.module.named_parameters(buffers=True)}
@@ -213,7 +280,7 @@ class Trace:
 
     # -- modules
 
-    def call(self, module: Module, inputs: tuple[Any, ...], settings: Mapping[str, Any]) -> Any:
+    def call(self, module: TracedModule, inputs: tuple[Nested, ...], settings: Mapping[str, Nested]) -> Nested:
         """Call the `forward` of a module; errors name it."""
         path, start = self.path_of(module), next(counter)
         self._open.append(path)
@@ -233,17 +300,13 @@ class Trace:
         self.calls.append(Call(path, module, outputs, start, next(counter)))
         return outputs
 
-    def is_in_evaluation(self, module: Module) -> bool:
-        """Whether a module was put into evaluation mode as a part of a model that is in training mode."""
-        return module._mode is False and self.module._mode is True
-
-    def path_of(self, module: Module) -> str:
+    def path_of(self, module: TracedModule) -> str:
         """The name of a module, by the attributes that lead to it from the outermost one."""
         if id(module) not in self._paths:
             self._paths = {id(m): n for n, m in self.module.named_modules()}
         return self._paths.get(id(module), type(module).__name__)
 
-    def optimizer_name(self, optimizer: Optimizer) -> str:
+    def optimizer_name(self, optimizer: TracedOptimizer) -> str:
         """The attribute that an optimizer is."""
         names = [n for n, o in self.module.named_optimizers() if o is optimizer]
         if not names:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
 
 import numpy as np
 
+from ortpartial.annotations import Data, Json, Settings
 from ortpartial.autodiff import grad
 from ortpartial.estimator import find_checkpoint
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import Loop, Place, get_states
+from ortpartial.execution import FitSettings, Loop, Place, get_states
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
 from ortpartial.runtime import Session
 
+from .compilation import Program
+from .door import ModuleDoor
 from .traced_source import find_loss
 from .writing import write_step
-
-if TYPE_CHECKING:
-    from .compilation import Program
 
 __all__ = ["ModuleTrainer"]
 
@@ -47,8 +48,22 @@ class ModuleTrainer:
 
     @property
     def loop(self) -> Loop:
-        """The loop of `fit`."""
-        return self.program.loop
+        """The loop of `fit`, which goes on with the history of the module."""
+        return self._door_and_loop[1]
+
+    @property
+    def door(self) -> ModuleDoor:
+        """The door of the loop."""
+        return self._door_and_loop[0]
+
+    @cached_property
+    def _door_and_loop(self) -> tuple[ModuleDoor, Loop]:
+        program = self.program
+        door = ModuleDoor(program)
+        loop = Loop(program.idle, door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+        door.loop, loop.records = loop, program.module.history_
+        loop.n_iter = len(loop.records)
+        return door, loop
 
     @property
     def rate(self) -> float:
@@ -77,7 +92,7 @@ class ModuleTrainer:
                 optimizer.rate = replace_settings(optimizer.rate, eta0=rates[n] * scale)
             self.rate_scale = scale
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[Json]:
         """A copy of the records of all epochs so far."""
         return [dict(record) for record in self.program.module.history_]
 
@@ -85,14 +100,14 @@ class ModuleTrainer:
         """Copies of the parameters, by name."""
         return {n: p.numpy() for n, p in self.program.module.named_parameters()}
 
-    def compute_gradients(self, X: Any, y: Any, sample_weight: Any, rng: np.random.Generator | None
+    def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
         """The gradient of the loss by each parameter that is trained, on rows, or on some of those that are trained."""
         program = self.program
         if X is not None:
-            arrays: Sequence[np.ndarray] = program.to_batches(X, y, sample_weight)
+            arrays: Sequence[np.ndarray] = program.signature.to_batches(X, y, sample_weight)
         else:
-            rows = list(getattr(self.loop.door, "rows", {}).values())
+            rows = list(self.door.rows.values())
             if not rows:
                 raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
             count = min(self.loop.settings.batch_size, len(rows[0]))
@@ -126,7 +141,7 @@ class ModuleTrainer:
         self.program.set(arrays)
 
     @contextmanager
-    def capture(self) -> Iterator[dict[str, Any]]:
+    def capture(self) -> Iterator[Settings]:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
         loop, program = self.loop, self.program
         with program.turn.lock:
@@ -141,7 +156,7 @@ class ModuleTrainer:
                 "callbacks": get_states(loop.settings.callbacks),
             }
 
-    def resume(self, path: Any) -> tuple[Place, Sequence[Mapping[str, Any]]] | None:
+    def resume(self, path: str | os.PathLike[str]) -> tuple[Place, Sequence[Settings]] | None:
         """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
 
         Parameters

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ortpartial.annotations import Settings
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value
 from ortpartial.model import Range, index_ranges
 
 from .data_parallel import average_statistics
-from .structure import flatten, rebuild
+from .parts import Part
+from .structure import Nested, flatten, rebuild
 from .trace import Trace, to_range
-
-if TYPE_CHECKING:
-    from .module import Module
 
 __all__ = ["Writing", "write", "write_step"]
 
@@ -38,15 +37,15 @@ class Writing:
 
     trace: Trace
     inputs: Mapping[str, Value]
-    result: Any
-    parts: Sequence[tuple[str, Any]]
+    result: Nested
+    parts: Sequence[tuple[str, Nested]]
 
     @property
     def outputs(self) -> dict[str, Value]:
         """What the code has returned, by name."""
         return {n: v for prefix, tree in self.parts for n, v in flatten(tree, prefix).items()}
 
-    def rebuild(self, outputs: Mapping[str, Any]) -> Any:
+    def rebuild(self, outputs: Mapping[str, Nested]) -> Nested:
         """What the code has returned, with other leaves, by name, in place of values."""
         parts = [rebuild(tree, prefix, outputs) for prefix, tree in self.parts]
         return parts[0] if len(parts) == 1 else tuple(parts)
@@ -62,7 +61,7 @@ class Writing:
             n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
-def write(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value], **settings: Any) -> Writing:
+def write(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value], **settings: Any) -> Writing:
     """Call code of a module with values.
 
     Parameters
@@ -89,7 +88,7 @@ def write(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value],
     return Writing(trace, inputs, result, _name_parts(module, inputs, {"output": result}))
 
 
-def write_step(module: Module, inputs: Mapping[str, Value], **settings: Any) -> Writing:
+def write_step(module: Part, inputs: Mapping[str, Value], **settings: Any) -> Writing:
     """Call `train_one_batch` of a module with values; of a pair, the first is called output and the second loss.
 
     Parameters
@@ -112,8 +111,8 @@ def write_step(module: Module, inputs: Mapping[str, Value], **settings: Any) -> 
     return Writing(trace, inputs, result, _name_parts(module, inputs, parts))
 
 
-def _call(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value], settings: Mapping[str, Any]
-          ) -> tuple[Trace, Any]:
+def _call(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value], settings: Settings
+          ) -> tuple[Trace, Nested]:
     """The trace of a call, and the values that it returns."""
     trace = Trace(module, **settings)
     with trace.writing():
@@ -129,7 +128,7 @@ def _call(module: Module, code: Callable[..., Any], inputs: Mapping[str, Value],
     return trace, result
 
 
-def _name_parts(module: Module, inputs: Collection[str], parts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _name_parts(module: Part, inputs: Collection[str], parts: Mapping[str, Nested]) -> list[tuple[str, Nested]]:
     """Parts of a result, and how the names of their values begin: no input and no parameter has one of them."""
     taken, named = {*inputs, *(n for n, _ in module.named_parameters(buffers=True))}, []
     for prefix, tree in parts.items():

@@ -144,7 +144,7 @@ def test_a_target_may_have_other_rows_than_the_inputs():
         assert model.train_one_batch(X[:rows], Y[:rows], weights)[1] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("batch", [(X,), (X, Y, Y)])
+@pytest.mark.parametrize("batch", [(X,), (X, Y, Y, Y)])
 def test_a_batch_of_another_length_is_refused(batch):
     with pytest.raises(DataError, match="it takes x and a target"):
         Net().set_optimizer(0.1).compile(X).train_one_batch(*batch)

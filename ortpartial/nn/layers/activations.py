@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
@@ -121,7 +121,7 @@ class PReLU(Module):
     [-0.5, 2.0]
     """
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: Any = "float32"):
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, *, dtype: DTypeLike = "float32"):
         self.num_parameters = num_parameters
         self.weight = Parameter([num_parameters], init, dtype=dtype)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from ortpartial.annotations import ArrayLike, Data, DTypeLike
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value, constant, op, reshape_like
 
@@ -22,6 +23,9 @@ from .sizes import check_dtype, check_sequence, check_size, read_count
 
 __all__ = ["MultiheadAttention", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
            "TransformerEncoderLayer"]
+
+#: A mask of scores, or of keys.
+Mask: TypeAlias = "Value | Arithmetic | ArrayLike | None"
 
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {"relu": lambda x: op.Relu(x), "gelu": lambda x: op.Gelu(x)}
 
@@ -88,7 +92,7 @@ class MultiheadAttention(Module):
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
-                 vdim: int | None = None, batch_first: bool = False, *, dtype: Any = "float32"):
+                 vdim: int | None = None, batch_first: bool = False, *, dtype: DTypeLike = "float32"):
         embed_dim, num_heads = read_count(self, "embed_dim", embed_dim), read_count(self, "num_heads", num_heads)
         if embed_dim % num_heads:
             raise SettingError(f"MultiheadAttention: {embed_dim} features cannot be divided among {num_heads} heads; "
@@ -112,8 +116,8 @@ class MultiheadAttention(Module):
         if bias:
             self.out_proj.bias.initialize(0.0)
 
-    def forward(self, query: Value, key: Value, value: Value, key_padding_mask: Any = None, need_weights: bool = True,
-                attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False
+    def forward(self, query: Value, key: Value, value: Value, key_padding_mask: Mask = None, need_weights: bool = True,
+                attn_mask: Mask = None, average_attn_weights: bool = True, is_causal: bool = False
                 ) -> tuple[Value, Value | None]:
         """The attention of query to key, as a mean of value, and its weights.
 
@@ -192,7 +196,7 @@ class MultiheadAttention(Module):
         batch, time = (0, 1) if self.batch_first else (1, 0)
         return op.Transpose(apart, perm=[batch, 2, 3, time] if turned else [batch, 2, time, 3])
 
-    def _masks(self, scores: Value, key_padding_mask: Any, attn_mask: Any, is_causal: bool) -> list[Value]:
+    def _masks(self, scores: Value, key_padding_mask: Mask, attn_mask: Mask, is_causal: bool) -> list[Value]:
         """What is added to the products (N, heads, L, S)."""
         masks = []
         if attn_mask is not None:
@@ -220,7 +224,8 @@ class _TransformerLayer(Module):
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: str | Callable[[Value], Value] = "relu", layer_norm_eps: float = 1e-5,
-                 batch_first: bool = False, norm_first: bool = False, bias: bool = True, *, dtype: Any = "float32"):
+                 batch_first: bool = False, norm_first: bool = False, bias: bool = True, *,
+                 dtype: DTypeLike = "float32"):
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
             raise SettingError(f"{type(self).__name__}: activation is {activation!r}, 'relu', 'gelu' or a function was "
                                f"expected.")
@@ -241,7 +246,7 @@ class _TransformerLayer(Module):
         norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
         return x + dropout(part(norm(x))) if self.norm_first else norm(x + dropout(part(x)))
 
-    def _attend(self, which: str, memory: Value | None, **masks: Any) -> Callable[[Value], Value]:
+    def _attend(self, which: str, memory: Value | None, **masks: Data) -> Callable[[Value], Value]:
         """Attention to the memory, or to the input itself, as a function of the input."""
         attention = getattr(self, which)
 
@@ -311,7 +316,7 @@ class TransformerEncoderLayer(_TransformerLayer):
     (2, 3, 8)
     """
 
-    def forward(self, src: Value, src_mask: Any = None, src_key_padding_mask: Any = None,
+    def forward(self, src: Value, src_mask: Mask = None, src_key_padding_mask: Mask = None,
                 is_causal: bool = False) -> Value:
         """The encoded sequences.
 
@@ -391,8 +396,8 @@ class TransformerDecoderLayer(_TransformerLayer):
 
     _attentions = ("self_attn", "multihead_attn")
 
-    def forward(self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
-                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+    def forward(self, tgt: Value, memory: Value, tgt_mask: Mask = None, memory_mask: Mask = None,
+                tgt_key_padding_mask: Mask = None, memory_key_padding_mask: Mask = None, tgt_is_causal: bool = False,
                 memory_is_causal: bool = False) -> Value:
         """The decoded sequences.
 
@@ -466,7 +471,8 @@ class TransformerEncoder(Module):
         self.num_layers = read_count(self, "num_layers", num_layers)
         self.layers, self.norm = [deepcopy(encoder_layer) for _ in range(num_layers)], norm
 
-    def forward(self, src: Value, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False) -> Value:
+    def forward(self, src: Value, mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
+                ) -> Value:
         """The encoded sequences.
 
         Parameters
@@ -533,8 +539,8 @@ class TransformerDecoder(Module):
         self.num_layers = read_count(self, "num_layers", num_layers)
         self.layers, self.norm = [deepcopy(decoder_layer) for _ in range(num_layers)], norm
 
-    def forward(self, tgt: Value, memory: Value, tgt_mask: Any = None, memory_mask: Any = None,
-                tgt_key_padding_mask: Any = None, memory_key_padding_mask: Any = None, tgt_is_causal: bool = False,
+    def forward(self, tgt: Value, memory: Value, tgt_mask: Mask = None, memory_mask: Mask = None,
+                tgt_key_padding_mask: Mask = None, memory_key_padding_mask: Mask = None, tgt_is_causal: bool = False,
                 memory_is_causal: bool = False) -> Value:
         """The decoded sequences.
 
@@ -573,7 +579,7 @@ def _apply_affine(x: Value, w: Arithmetic, b: Arithmetic | None) -> Value:
     return y if b is None else y + b
 
 
-def _to_value(mask: Any, *ranks: int, name: str, axes: str) -> Value:
+def _to_value(mask: Mask, *ranks: int, name: str, axes: str) -> Value:
     """A mask that is a value or an array."""
     v = mask if isinstance(mask, Value) else mask.value if isinstance(mask, Arithmetic) else constant(mask)
     if v.rank not in ranks or not (v.is_float or v.dtype == bool):

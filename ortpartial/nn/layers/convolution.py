@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any, ClassVar
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
-from .sizes import check_axes, check_dtype, check_size, check_windows, expand_sizes, read_size
+from .sizes import Sizes, check_axes, check_dtype, check_size, check_windows, expand_sizes, read_size
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -27,17 +28,17 @@ class _Convolution(Module):
 
     dims: ClassVar[int]
 
-    def _set_windows(self, kernel_size: Any, stride: Any, dilation: Any, groups: int) -> None:
+    def _set_windows(self, kernel_size: Sizes, stride: Sizes, dilation: Sizes, groups: int) -> None:
         """Read the settings of the windows."""
         self.kernel_size = self._expand("kernel_size", kernel_size)
         self.stride, self.dilation = self._expand("stride", stride), self._expand("dilation", dilation)
         (self.groups,) = expand_sizes(groups, 1, f"{type(self).__name__}: groups")
 
-    def _expand(self, name: str, sizes: Any, low: int = 1) -> tuple[int, ...]:
+    def _expand(self, name: str, sizes: Sizes | str, low: int = 1) -> tuple[int, ...]:
         """A setting for each spatial axis."""
         return expand_sizes(sizes, self.dims, f"{type(self).__name__}: {name}", low)
 
-    def _set_channels(self, in_channels: int | None, out_channels: int, bias: bool, dtype: Any) -> None:
+    def _set_channels(self, in_channels: int | None, out_channels: int, bias: bool, dtype: DTypeLike) -> None:
         """Read the numbers of channels, and make the weights if both are known."""
         self.in_channels: int | None = None
         self.out_channels, self._has_bias, self.dtype = out_channels, bias, dtype
@@ -80,9 +81,9 @@ class _Convolution(Module):
 class _Conv(_Convolution):
     """A convolution."""
 
-    def __init__(self, in_channels: int | None, out_channels: int, kernel_size: Any, stride: Any = 1,
-                 padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = "zeros", *, dtype: Any = "float32"):
+    def __init__(self, in_channels: int | None, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros", *, dtype: DTypeLike = "float32"):
         self._set_windows(kernel_size, stride, dilation, groups)
         self.padding, self.padding_mode = padding, padding_mode
         if padding_mode not in _PADDING_MODES:
@@ -91,7 +92,7 @@ class _Conv(_Convolution):
         self._pads = self._resolve_padding(padding)
         self._set_channels(in_channels, out_channels, bias, dtype)
 
-    def _resolve_padding(self, padding: Any) -> list[int]:
+    def _resolve_padding(self, padding: Sizes | str) -> list[int]:
         """The elements added before each axis, then after each."""
         if padding == "valid":
             return [0] * 2 * self.dims
@@ -214,9 +215,9 @@ class Conv3d(_Conv):
 class _ConvTranspose(_Convolution):
     """A transposed convolution."""
 
-    def __init__(self, in_channels: int | None, out_channels: int, kernel_size: Any, stride: Any = 1,
-                 padding: Any = 0, output_padding: Any = 0, groups: int = 1, bias: bool = True, dilation: Any = 1,
-                 padding_mode: str = "zeros", *, dtype: Any = "float32"):
+    def __init__(self, in_channels: int | None, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, bias: bool = True, dilation: Sizes = 1,
+                 padding_mode: str = "zeros", *, dtype: DTypeLike = "float32"):
         self._set_windows(kernel_size, stride, dilation, groups)
         if padding_mode != "zeros":
             raise SettingError(f"{type(self).__name__}: padding_mode is {padding_mode!r}; a transposed convolution has "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
 
@@ -25,7 +25,7 @@ class _NormalButRow(Initializer):
 
     row: int
 
-    def __call__(self, shape: Sequence[int], dtype: Any = "float32", *, seed: int | None = None) -> Value:
+    def __call__(self, shape: Sequence[int], dtype: DTypeLike = "float32", *, seed: int | None = None) -> Value:
         others = np.ones((shape[0], 1), dtype)
         others[self.row] = 0
         return Normal()(shape, dtype, seed=seed) * others
@@ -75,7 +75,7 @@ class Embedding(Module):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: None = None,
                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, *,
-                 dtype: Any = "float32"):
+                 dtype: DTypeLike = "float32"):
         if max_norm is not None:
             raise SettingError("Embedding: max_norm rewrites the weight in forward, which a graph does not; set a "
                                "penalty of the weights.")

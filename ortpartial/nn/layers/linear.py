@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
@@ -50,7 +51,7 @@ class Linear(Module):
     [('weight', (2, 3)), ('bias', (2,))]
     """
 
-    def __init__(self, in_features: int | None, out_features: int, bias: bool = True, *, dtype: Any = "float32"):
+    def __init__(self, in_features: int | None, out_features: int, bias: bool = True, *, dtype: DTypeLike = "float32"):
         self.in_features: int | None = None
         self.out_features, self.dtype = out_features, dtype
         self.weight: Any = None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, stop_gradient
@@ -15,7 +16,7 @@ from ortpartial.graph import Value, constant, op, stop_gradient
 from ..module import Module
 from ..parameter import Buffer, Parameter
 from ..trace import current_trace
-from .sizes import check_axes, check_size, expand_sizes, read_size
+from .sizes import Sizes, check_axes, check_size, expand_sizes, read_size
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
            "InstanceNorm3d", "LayerNorm", "RMSNorm"]
@@ -27,7 +28,7 @@ class _ChannelNorm(Module):
     layouts: ClassVar[tuple[str, ...]]
 
     def __init__(self, num_features: int | None, eps: float, momentum: float | None, affine: bool,
-                 track_running_stats: bool, *, bias: bool, dtype: Any):
+                 track_running_stats: bool, *, bias: bool, dtype: DTypeLike):
         self.num_features: int | None = None
         self.eps, self.momentum, self.affine, self.dtype = eps, momentum, affine, dtype
         self.track_running_stats = track_running_stats
@@ -89,7 +90,7 @@ class _BatchNorm(_ChannelNorm):
     """Normalization by the statistics of the batch."""
 
     def __init__(self, num_features: int | None, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, *, bias: bool = True, dtype: Any = "float32"):
+                 track_running_stats: bool = True, *, bias: bool = True, dtype: DTypeLike = "float32"):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
 
     def forward(self, x: Value) -> Value:
@@ -197,7 +198,7 @@ class _InstanceNorm(_ChannelNorm):
     """Normalization by the statistics of each channel of each row."""
 
     def __init__(self, num_features: int | None, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-                 track_running_stats: bool = False, *, bias: bool = True, dtype: Any = "float32"):
+                 track_running_stats: bool = False, *, bias: bool = True, dtype: DTypeLike = "float32"):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
 
     def forward(self, x: Value) -> Value:
@@ -308,7 +309,7 @@ class GroupNorm(Module):
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
-                 bias: bool = True, dtype: Any = "float32"):
+                 bias: bool = True, dtype: DTypeLike = "float32"):
         if num_channels % num_groups:
             raise SettingError(f"GroupNorm: num_channels is {num_channels}, which {num_groups} groups do not divide.")
         self.num_groups, self.num_channels, self.eps, self.dtype = num_groups, num_channels, eps, dtype
@@ -330,7 +331,7 @@ class GroupNorm(Module):
 class _RowNorm(Module):
     """A normalization over the last axes."""
 
-    def _set_shape(self, normalized_shape: Any) -> None:
+    def _set_shape(self, normalized_shape: Sizes) -> None:
         """Read the shape of what is normalized."""
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else [normalized_shape]
         self.normalized_shape = expand_sizes(list(shape), len(shape), f"{type(self).__name__}: normalized_shape")
@@ -376,8 +377,8 @@ class LayerNorm(_RowNorm):
     [[-1.0, 1.0]]
     """
 
-    def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
-                 *, dtype: Any = "float32"):
+    def __init__(self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
+                 *, dtype: DTypeLike = "float32"):
         self._set_shape(normalized_shape)
         self.eps, self.elementwise_affine, self.dtype = eps, elementwise_affine, dtype
         self.weight = Parameter(self.normalized_shape, 1.0, dtype=dtype) if elementwise_affine else None
@@ -419,8 +420,8 @@ class RMSNorm(_RowNorm):
     [[0.2, 1.4]]
     """
 
-    def __init__(self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True, *,
-                 dtype: Any = "float32"):
+    def __init__(self, normalized_shape: Sizes, eps: float | None = None, elementwise_affine: bool = True, *,
+                 dtype: DTypeLike = "float32"):
         self._set_shape(normalized_shape)
         self.eps, self.elementwise_affine, self.dtype = eps, elementwise_affine, dtype
         self.weight = Parameter(self.normalized_shape, 1.0, dtype=dtype) if elementwise_affine else None

@@ -12,7 +12,7 @@ from ortpartial.graph import Value, constant, op
 
 from ..module import Module
 from .convolution import LAYOUTS
-from .sizes import check_axes, check_windows, expand_sizes
+from .sizes import Sizes, check_axes, check_windows, expand_sizes
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d", "MaxPool2d",
            "MaxPool3d"]
@@ -23,7 +23,8 @@ class _Pool(Module):
 
     dims: ClassVar[int]
 
-    def _set_windows(self, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> None:
+    def _set_windows(self, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes, ceil_mode: bool
+                     ) -> None:
         """Read the settings of the windows."""
         what, n = type(self).__name__, self.dims
         self.kernel_size = expand_sizes(kernel_size, n, f"{what}: kernel_size")
@@ -71,7 +72,7 @@ def _last_end(n: int, extent: int, stride: int, padding: int) -> int:
 class _MaxPool(_Pool):
     """The largest elements."""
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
                  return_indices: bool = False, ceil_mode: bool = False):
         self._set_windows(kernel_size, stride, padding, dilation, ceil_mode)
         self.return_indices = return_indices
@@ -199,7 +200,7 @@ class AvgPool1d(_AvgPool):
     dims = 1
     divisor_override = None
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True):
         self._set_windows(kernel_size, stride, padding, 1, ceil_mode)
         self.count_include_pad = count_include_pad
@@ -236,7 +237,7 @@ class AvgPool2d(_AvgPool):
 
     dims = 2
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True, divisor_override: int | None = None):
         self._set_windows(kernel_size, stride, padding, 1, ceil_mode)
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
@@ -266,7 +267,7 @@ class _AdaptiveAvgPool(Module):
 
     dims: ClassVar[int]
 
-    def __init__(self, output_size: Any):
+    def __init__(self, output_size: int | tuple[int | None, ...] | list[int | None] | None):
         what = f"{type(self).__name__}: output_size"
         each = output_size if isinstance(output_size, (tuple, list)) else [output_size] * self.dims
         numbers = expand_sizes([1 if n is None else n for n in each], self.dims, what)

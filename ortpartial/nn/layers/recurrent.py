@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value, constant, op
 
@@ -29,7 +30,7 @@ class _Recurrent(Module):
     _gates: ClassVar[Sequence[int]] = (0,)
 
     def __init__(self, input_size: int | None, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
-                 dropout: float, bidirectional: bool, dtype: Any):
+                 dropout: float, bidirectional: bool, dtype: DTypeLike):
         self.input_size, self.hidden_size = input_size, read_count(self, "hidden_size", hidden_size)
         self.num_layers = read_count(self, "num_layers", num_layers)
         self.bias, self.batch_first, self.bidirectional, self.dtype = bias, batch_first, bidirectional, dtype
@@ -154,7 +155,7 @@ class RNN(_Recurrent):
 
     def __init__(self, input_size: int | None, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-                 dtype: Any = "float32"):
+                 dtype: DTypeLike = "float32"):
         self.nonlinearity = _check_nonlinearity(self, nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype)
 
@@ -245,7 +246,7 @@ class LSTM(_Recurrent):
 
     def __init__(self, input_size: int | None, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
-                 dtype: Any = "float32"):
+                 dtype: DTypeLike = "float32"):
         if proj_size:
             raise SettingError(f"LSTM: proj_size is {proj_size}, and the LSTM of ONNX has no projection; take 0, and a "
                                f"Linear of the output.")
@@ -332,7 +333,7 @@ class GRU(_Recurrent):
 
     def __init__(self, input_size: int | None, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
-                 dtype: Any = "float32"):
+                 dtype: DTypeLike = "float32"):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype)
 
     def forward(self, x: Value, hx: Arithmetic | None = None) -> tuple[Value, Value]:
@@ -369,7 +370,7 @@ class _Cell(Module):
 
     _n_gates: ClassVar[int] = 1
 
-    def __init__(self, input_size: int | None, hidden_size: int, bias: bool = True, *, dtype: Any = "float32"):
+    def __init__(self, input_size: int | None, hidden_size: int, bias: bool = True, *, dtype: DTypeLike = "float32"):
         self.input_size, self.hidden_size = input_size, read_count(self, "hidden_size", hidden_size)
         self.bias, self.dtype = bias, dtype
         if input_size is not None:
@@ -435,7 +436,7 @@ class RNNCell(_Cell):
     """
 
     def __init__(self, input_size: int | None, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", *,
-                 dtype: Any = "float32"):
+                 dtype: DTypeLike = "float32"):
         self.nonlinearity = _check_nonlinearity(self, nonlinearity)
         super().__init__(input_size, hidden_size, bias, dtype=dtype)
 

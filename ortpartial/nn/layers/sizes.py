@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
-__all__ = ["check_axes", "check_dtype", "check_sequence", "check_size", "check_windows", "expand_sizes", "get_size",
-           "read_count", "read_size"]
+__all__ = ["Sizes", "check_axes", "check_dtype", "check_sequence", "check_size", "check_windows", "expand_sizes",
+           "get_size", "read_count", "read_size"]
+
+#: A setting of windows: one for all axes, or one for each.
+Sizes: TypeAlias = "int | tuple[int, ...] | list[int]"
 
 
 def get_size(x: Arithmetic, axis: int) -> int | str | None:
@@ -116,7 +120,7 @@ def check_sequence(x: Any, batch_first: bool, name: str = "x") -> None:
         raise GraphError(f"{name} is {kind}, where {axes} was expected, or (T, features) without a batch.")
 
 
-def check_dtype(x: Value, dtype: Any) -> None:
+def check_dtype(x: Value, dtype: DTypeLike) -> None:
     """Check that an input has the element type of the weights.
 
     Parameters
@@ -194,7 +198,7 @@ def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int], what: s
             raise GraphError(f"x is {_name_type(x)}, and {what} {' x '.join(map(str, extents))} elements.")
 
 
-def expand_sizes(sizes: Any, n: int, what: str, low: int = 1) -> tuple[int, ...]:
+def expand_sizes(sizes: Sizes | str, n: int, what: str, low: int = 1) -> tuple[int, ...]:
     """A setting for each of n axes.
 
     Parameters
@@ -229,7 +233,7 @@ def expand_sizes(sizes: Any, n: int, what: str, low: int = 1) -> tuple[int, ...]
     return tuple(map(int, each))
 
 
-def read_count(module: object, name: str, n: Any) -> int:
+def read_count(module: object, name: str, n: int) -> int:
     """A setting that counts something.
 
     Parameters

@@ -1,0 +1,94 @@
+"""Rows: arrays with a row for each example, their batches, and the outputs of several batches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ortpartial.annotations import Data
+from ortpartial.exceptions import DataError, SettingError
+
+from .structure import Nested, flatten, rebuild
+
+__all__ = ["Rows", "check_positive", "concatenate", "cut", "to_arrays"]
+
+#: What a step reads: inputs, then targets.
+Rows = list[np.ndarray]
+
+
+def cut(arrays: Sequence[np.ndarray], order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
+    """The rows of each batch."""
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        yield [a[rows] for a in arrays]
+
+
+def concatenate(parts: Sequence[tuple[int, Nested]]) -> Nested:
+    """The outputs for all rows, from the number of rows and the outputs of each batch.
+
+    Raises
+    ------
+    DataError
+        An output has no row for each row.
+    """
+    leaves = [flatten(outputs, "output") for _, outputs in parts]
+    for (rows, _), part in zip(parts, leaves, strict=True):
+        if unlike := [n for n, a in part.items() if a.shape[:1] != (rows,)]:
+            raise DataError(f"{unlike[0]!r} has the shape {part[unlike[0]].shape} for a batch of {rows} rows, so that "
+                            f"those of several batches are not one; predict without batch_size.")
+    return rebuild(parts[0][1], "output", {n: np.concatenate([part[n] for part in leaves]) for n in leaves[0]})
+
+
+def to_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
+    """One array for each name, of equally many rows.
+
+    Parameters
+    ----------
+    data : array_like, or sequence or dict of them
+        The array, or one for each name.
+    names : sequence of str
+        The names.
+    what : str
+        What the data are called in errors.
+
+    Returns
+    -------
+    list of numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        There is another number of arrays, or of rows.
+    """
+    try:
+        arrays = _list_arrays(data, names, what)
+    except ValueError as e:
+        raise DataError(f"{what} is no array, nor a tuple or dict of {len(names)}: {e}") from None
+    for name, a in zip(names, arrays, strict=True):
+        if not a.ndim or a.dtype == object:
+            raise DataError(f"{what}: {name!r} is no array with a row for each example.")
+    if len({len(a) for a in arrays}) > 1:
+        sizes = ", ".join(f"{n} {len(a)}" for n, a in zip(names, arrays, strict=True))
+        raise DataError(f"{what}: the arrays differ in their number of rows: {sizes}.")
+    return arrays
+
+
+def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
+    """The array for each name."""
+    if isinstance(data, Mapping):
+        if missing := [n for n in names if n not in data]:
+            raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
+        return [np.asarray(data[n]) for n in names]
+    if len(names) == 1:
+        return [np.asarray(data)]
+    if len(data) != len(names) or not isinstance(data, (tuple, list)):
+        raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
+    return [np.asarray(a) for a in data]
+
+
+def check_positive(**settings: int) -> None:
+    """Check settings that are whole numbers of at least 1."""
+    for name, value in settings.items():
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise SettingError(f"{name} is a whole number of at least 1, not {value!r}.")
