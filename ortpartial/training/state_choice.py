@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ortpartial.autodiff import WeightSelection, find_default_weights, find_trainable, resolve_weights, warn_of_rounding
-from ortpartial.model import Model, read_torch
+from ortpartial.model import Model, TorchRecord, read_torch
 from ortpartial.rewrites import find_statistics
 
 __all__ = ["choose_state"]
@@ -26,17 +28,19 @@ def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str]
     tuple of list of str and list of str
     """
     outputs, record = [n for n, v in model.outputs.items() if v.is_float], read_torch(model.proto)
-    trained, constants = ((), ()) if record is None else (record.parameters, record.constants)
-    if names is None:
-        default = find_default_weights(model, outputs)
-        warn_of_rounding(model, outputs, default)
-        parameters = [n for n, v in model.initializers.items() if v in default or (n in trained and v.is_float)]
-    else:
-        is_empty = not (callable(names) or len(names))
-        parameters = [] if is_empty else resolve_weights(model, names, outputs)
+    parameters = _choose_default(model, outputs, record) if names is None else (
+        resolve_weights(model, names, outputs) if callable(names) or len(names) else [])
     reached, state = find_trainable(model.outputs[o] for o in outputs), find_statistics(model)
+    constants: Sequence[str] = ()
     if record is not None:
+        constants = record.constants
         state += [n for n in (*record.parameters, *record.frozen, *record.buffers) if n in model.initializers]
-    buffers = [n for n, v in model.initializers.items()
-               if v.is_float and (v in reached or n in state) and n not in parameters and n not in constants]
-    return parameters, buffers
+    left = {n: v for n, v in model.initializers.items() if v.is_float and n not in parameters and n not in constants}
+    return parameters, [n for n, v in left.items() if v in reached or n in state]
+
+
+def _choose_default(model: Model, outputs: Sequence[str], record: TorchRecord | None) -> list[str]:
+    """The weights that are trained by default, and those that torch's module trains."""
+    default, trained = find_default_weights(model, outputs), () if record is None else record.parameters
+    warn_of_rounding(model, outputs, default)
+    return [n for n, v in model.initializers.items() if v in default or (n in trained and v.is_float)]
