@@ -106,20 +106,26 @@ def _plan(trace: Trace, outputs: Mapping[str, Value], sent: Mapping[str, Value],
         held: list[dict[str, Value]] = [{n: trace.before[n] for n in trace.versions}]
         targets: list[dict[tuple[str, str], Value]] = []
         for i in range(stop):
-            reached = {n: [v for v in versions if places.of(v) <= i] if i >= first.get(n, 0) else []
-                       for n, versions in trace.versions.items()}
-            held.append({n: versions[-1] if versions else trace.before[n] for n, versions in reached.items()})
+            held.append(_hold(trace, places, i, first))
             updates = {n: v for n, v in held[i + 1].items() if v is not held[i][n]}
             targets.append({**{("output", n): v for n, v in outputs.items() if places.of(v) == i},
                             **{("state", n): v for n, v in sent.items() if places.of(v) == i},
                             **{("state", n): v for n, v in updates.items()}})
         reads = [_find_reads(targets[i].values(), held[i].values()) for i in range(stop)]
-        late = {n: i for i in range(stop) for n, v in trace.before.items()
-                if v in reads[i] and n in held[i] and held[i][n] is not v}
-        if not late:
+        late = [{n: i for n, v in trace.before.items() if v in reads[i] and n in held[i] and held[i][n] is not v}
+                for i in range(stop)]
+        if not any(late):
             _check_random(reads)
             return _Plan(held, targets)
-        first.update(late)
+        for states in late:
+            first.update(states)
+
+
+def _hold(trace: Trace, places: _Places, i: int, first: Mapping[str, int]) -> dict[str, Value]:
+    """What the state is after an entry: the last value that it has computed, and not before the first it may change."""
+    reached = {n: [v for v in versions if places.of(v) <= i] if i >= first.get(n, 0) else []
+               for n, versions in trace.versions.items()}
+    return {n: versions[-1] if versions else trace.before[n] for n, versions in reached.items()}
 
 
 def _find_reads(values: Iterable[Value], held: Iterable[Value]) -> set[Value]:

@@ -80,16 +80,20 @@ class Loss:
         trace, classes = current_trace(), self.loss.count_classes(y.shape or ())
         if trace is not None and classes is not None:
             trace.declare_labels(target, classes, self.loss.ignore_index)
-        expected = ", ".join(map(str, shape))
         if t.rank == len(shape) + 1 and t.shape and t.shape[-1] == 1:
             t = op.Squeeze(t, [-1])  # Labels as a column.
         elif t.rank == len(shape) - 1 and shape[-1] == 1:
             t = op.Unsqueeze(t, [-1])
-        sizes = zip(t.shape or (), shape, strict=False)
-        if t.rank != len(shape) or any(m != n for m, n in sizes if isinstance(m, int) and isinstance(n, int)):
+        if not _fits(t, shape):
             raise GraphError(f"{type(self.loss).__name__}: the output is {y.type_name}, whose target is {dtype} of "
-                             f"shape ({expected}), and {t.type_name} was given.")
+                             f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given.")
         return t.stated(shape) if t.shape == shape else reshape_like(t, y) if tuple(shape) == y.shape else t
 
     def __repr__(self) -> str:
         return f"Loss({self.loss!r})"
+
+
+def _fits(t: Value, shape: tuple[int | str | None, ...]) -> bool:
+    """Whether a target may have this shape."""
+    sizes = zip(t.shape or (), shape, strict=False)
+    return t.rank == len(shape) and all(m == n for m, n in sizes if isinstance(m, int) and isinstance(n, int))

@@ -131,17 +131,22 @@ def summarize(program: Program, sizes: Mapping[str, int] | None = None, depth: i
     """
     if depth is not None and depth < 0:
         raise SettingError(f"summary: depth is {depth!r}, a whole number of at least 0 was expected.")
-    names = dict.fromkeys(d or "?" for v in program.inputs.values() for d in v.shape or () if not isinstance(d, int))
-    if unknown := [n for n in sizes or {} if n not in names]:
-        listed = f"the names in them are {', '.join(names)}" if names else "they name none"
-        raise SettingError(f"No placeholder has a size {unknown[0]!r}; {listed}.")
-    sizes = {**dict.fromkeys(names, 1), **(sizes or {})}
+    sizes = _complete_sizes(program, sizes or {})
     writing = _write(program, {})
     rows = [*_list_rows(writing, _count_calls(_resize(program, writing, sizes))), *_list_uncalled(writing)]
     every = [p for _, p in program.module.named_parameters(buffers=True)]
     trained = sum(p.size for p in every if p.is_trained)
     return Summary(tuple(row for row in rows if depth is None or row.depth <= depth), trained,
                    sum(p.size for p in every) - trained, sum(p.size * p.dtype.itemsize for p in every), sizes)
+
+
+def _complete_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A number for each size that placeholders leave open."""
+    names = dict.fromkeys(d or "?" for v in program.inputs.values() for d in v.shape or () if not isinstance(d, int))
+    if unknown := [n for n in sizes if n not in names]:
+        listed = f"the names in them are {', '.join(names)}" if names else "they name none"
+        raise SettingError(f"No placeholder has a size {unknown[0]!r}; {listed}.")
+    return {**dict.fromkeys(names, 1), **sizes}
 
 
 def _write(program: Program, sizes: Mapping[str, int]) -> Writing:

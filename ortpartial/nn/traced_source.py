@@ -43,7 +43,7 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     GraphSource
     """
     parts = tuple([_read_part(writing, entry) for entry in split_entries(writing.trace, writing.outputs)])
-    taken = {n for part in parts for n in part.model.values} - {ITERATION, SEED}
+    taken = {*writing.trace.before, *(n for part in parts for n in part.model.values)} - {ITERATION, SEED}
     return GraphSource(parts, {n: state[n] for n in writing.trace.before}, StepNames(frozenset(taken)),
                        Device.parse(device), loss=find_loss(writing), counter=ITERATION, thread_count=threads,
                        exchanges=exchanges,
