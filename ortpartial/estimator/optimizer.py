@@ -524,7 +524,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         -------
         float, or dict of str to float
             The mean loss; or several numbers, "loss" among them, whose means over all rows are the columns
-            "validation_loss", "validation_..." of `history_`.
+            ``"validation_loss"`` and the like of `history_`.
         """
         return self.training.compute_loss(batch)
 

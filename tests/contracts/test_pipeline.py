@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
-from ortpartial.execution import epoch_engine, step_engine
+from ortpartial.execution import call, epoch_engine, step_engine
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
 from ortpartial.torch.layer_function import make_layer_function
-from ortpartial.training import data_parallel_engine, inplace_engine
+from ortpartial.training import SpecSource, data_parallel_engine, inplace_engine
 from ortpartial.training.data_parallel_engine import DataParallelEngine
 from ortpartial.training.gradient_cut import GradientCut
 from ortpartial.training.inplace_engine import InplaceEngine
@@ -52,7 +52,7 @@ def opened(monkeypatch):
             graphs.append(model)
             super().__init__(model, *args, **kwargs)
 
-    for module in (step_engine, epoch_engine, inplace_engine, data_parallel_engine, session):
+    for module in (call, step_engine, epoch_engine, inplace_engine, data_parallel_engine):
         monkeypatch.setattr(module, "Session", Recorder)
     alone = SimpleNamespace(rank=0, size=1, all_reduce=lambda sums: None)
     monkeypatch.setattr(data_parallel_engine, "ProcessGroup", lambda: alone)
@@ -69,7 +69,7 @@ def operators(graph):
 
 def trained(kind, opened):
     """Operators of the gradient's graph of an engine that trains for one epoch."""
-    engine = kind(OrtGradientForwardBackwardOptimizer(attention(), WEIGHTS)._spec)
+    engine = kind(SpecSource(OrtGradientForwardBackwardOptimizer(attention(), WEIGHTS)._spec))
     engine.start(data())
     opened.clear()
     engine.epoch(np.arange(ROWS), ROWS)
