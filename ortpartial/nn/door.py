@@ -107,7 +107,9 @@ class ModuleDoor:
     def begin_epoch(self) -> None:
         """Follow what callbacks have changed of the module."""
         self._sums.clear()
-        if self.is_joined and self.loop is not None and self.program.is_changed():
+        if not self.is_joined or self.loop is None:
+            return
+        if self.program.is_changed() or self.program.runner is not self.loop.engine:
             self.program.prepare(list(self.rows.values()))
             assert self.program.runner is not None
             self.loop.engine = self.program.runner

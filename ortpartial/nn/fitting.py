@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from operator import length_hint
 from typing import Any
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Settings
 from ortpartial.exceptions import DataError
 from ortpartial.execution import FitSettings, FitTasks
 
@@ -42,6 +42,19 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     ConvergenceError
         A loss is NaN or infinite.
     """
+    loop, door = trainer.loop, trainer.door
+    with trainer.turn.lock:
+        is_nested, outer = loop.thread is not None, (loop.settings, loop.engine, door.is_joined, door.rows)
+        try:
+            _fit(trainer, data, validation, resume, settings)
+        finally:
+            if is_nested:  # A callback has called it.
+                loop.settings, loop.engine, door.is_joined, door.rows = outer
+
+
+def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
+         resume: str | os.PathLike[str] | None, settings: Settings) -> None:
+    """Train, in a turn of its own."""
     program, loop, door = trainer.program, trainer.loop, trainer.door
     is_first = program.synchronize()
     loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{

@@ -17,7 +17,7 @@ from ortpartial.execution import FitSettings, Loop, Place, get_states
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
-from ortpartial.runtime import Session
+from ortpartial.runtime import Session, Turn
 
 from .compilation import Program
 from .door import ModuleDoor
@@ -43,6 +43,8 @@ class ModuleTrainer:
 
     def __init__(self, program: Program):
         self.program = program
+        #: The turn to train, for a whole call of `fit`; the program has one for each step, epoch or prediction.
+        self.turn = Turn()
         self.rate_scale = 1.0
         self._base: dict[str, float] = {}
 

@@ -28,8 +28,8 @@ Rewrite = Callable[[Node, Sequence[Any]], "list[Value] | None"]
 #: Operators whose constants are folded.
 _FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
                        "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mul",
-                       "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceProd", "Reshape", "Slice", "Sqrt",
-                       "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
+                       "Neg", "NonZero", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceProd", "Reshape", "Slice",
+                       "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
 
 
 def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:

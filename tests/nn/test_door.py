@@ -145,3 +145,24 @@ def test_a_callback_that_changes_the_optimizer_is_followed():
 
     rates = [record["learning_rate"] for record in make(0.1).fit(X, Y, epochs=3, callbacks=lower).history_]
     np.testing.assert_allclose(rates, [0.1, 0.01, 0.01])
+
+
+class Convolutions(nn.Module):
+    """Sizes are symbolic where the gradient is written, and those of a batch where it runs."""
+
+    def __init__(self, share=0.0):
+        self.conv, self.norm, self.pool = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.MaxPool2d(2)
+        self.last = nn.Linear(12, 1)
+
+    def forward(self, x):
+        return self.last(op.Flatten(self.pool(op.Relu(self.norm(self.conv(x.reshape([-1, 1, 4, 4])))))))
+
+
+@pytest.mark.parametrize("engine", ["step", "native"])
+def test_convolutions_by_every_engine(engine):
+    if engine == "native" and find_compiler() is None:
+        pytest.skip("there is no C compiler")
+    images = RNG.normal(size=(50, 16)).astype(np.float32)
+    models = [Convolutions().set_optimizer(0.05).compile(nn.placeholder(["N", 16]), random_state=0, engine=name)
+              .fit(images, Y, epochs=2, batch_size=8) for name in (engine, "epoch")]
+    assert_same(*models, 0.0 if engine == "step" else 1e-5)

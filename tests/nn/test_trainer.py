@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -125,3 +126,24 @@ def test_a_killed_process_goes_on_to_the_same_bits(tmp_path):
     done = len(model.history_)
     model = make(engine="epoch").fit(X, Y, epochs=done + 2, batch_size=8, resume=tmp_path)
     assert_same(model, make(engine="epoch").fit(X, Y, epochs=done + 2, batch_size=8))
+
+
+def test_threads_and_callbacks_fit_one_after_the_other():
+    model = make()
+    threads = [Thread(target=lambda: model.fit(X, Y, epochs=20, batch_size=8)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_same(model, make().fit(X, Y, epochs=40, batch_size=8))
+
+    def train_more(module):
+        if len(module.history_) == 1:
+            module.fit(X[:8], Y[:8], epochs=2, batch_size=4, shuffle=False)
+            module.train_one_batch(X[:8], Y[:8])
+
+    nested = make().fit(X, Y, epochs=2, batch_size=8, shuffle=False, callbacks=train_more)
+    expected = make().fit(X, Y, epochs=1, batch_size=8, shuffle=False)
+    expected.fit(X[:8], Y[:8], epochs=2, batch_size=4, shuffle=False).train_one_batch(X[:8], Y[:8])
+    assert_same(nested, expected.fit(X, Y, epochs=1, batch_size=8, shuffle=False))
+    assert [record["iteration"] for record in nested.history_] == [7, 9, 11, 19]
