@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ortpartial.checks import check_flag
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import check_flag
 from ortpartial.learning import resolve_averaging, resolve_clipping, resolve_penalty, resolve_rate
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ class OptimizerTrainer:
 
     @property
     def rate_scale(self) -> float:
-        """What all step sizes are multiplied by."""
+        """The factor of all step sizes."""
         return self.optimizer.learning_rate_scale_
 
     def scale_rate(self, scale: float) -> None:

@@ -17,6 +17,7 @@ from onnx import ModelProto
 
 from ortpartial.annotations import Data, Entries, Estimator, Settings, State
 from ortpartial.autodiff import WeightSelection, resolve_weights
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
 from ortpartial.execution import (
     FitSettings,
@@ -24,8 +25,6 @@ from ortpartial.execution import (
     Loop,
     Overrides,
     Place,
-    check_count,
-    check_flag,
     count_batches,
     get_states,
     is_prefetching,

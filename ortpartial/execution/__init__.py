@@ -4,7 +4,7 @@ from .batches import count_batches, is_batches
 from .door import Batch, Door
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
-from .fit_settings import FitSettings, check_count, check_flag
+from .fit_settings import FitSettings
 from .graph_source import GraphPart, GraphSource
 from .hooks import has_hooks
 from .idle import IdleRunner
@@ -32,8 +32,7 @@ from .view import Trainer, TrainingView, view_training
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
            "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
            "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
-           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_count",
-           "check_flag", "count_batches", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
-           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
-           "register_engine", "select_for_device", "select_for_fit", "select_for_length", "set_states",
-           "shared_sessions", "view_training", "write_step"]
+           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "count_batches",
+           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
+           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
+           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training", "write_step"]

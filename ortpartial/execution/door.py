@@ -19,7 +19,7 @@ Batch: TypeAlias = tuple[Data, Data, Data]
 
 
 class Door(Protocol):
-    """What a `Loop` asks of its door.
+    """Protocol of a door, which gives a `Loop` data, losses and first weights.
 
     A batch is a tuple (X, y, sample_weight), whatever a door takes as each of them; y and sample_weight may be None.
 
@@ -31,7 +31,7 @@ class Door(Protocol):
 
     @property
     def target(self) -> str:
-        """What errors call y."""
+        """The name of y in errors."""
 
     def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
         """X, y and sample_weight, where X may hold all of them."""
@@ -59,7 +59,7 @@ class Door(Protocol):
         """Return to the first weights."""
 
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
-        """What the order of an epoch is drawn from, that begins after so many batches: the loop's own, or another."""
+        """The generator of an epoch's order, after so many batches: the loop's own, or another."""
 
     def validate(self, batches: Iterable[Data]) -> float | Mapping[str, float]:
         """The mean loss of validation data, or several numbers by name, "loss" among them."""

@@ -99,7 +99,7 @@ def _may_be_anywhere(v: Value, outputs: Sequence[Value]) -> bool:
 
 
 def _scaled_apart(loss: Value) -> tuple[Value, list[tuple[OpSchema | OpaqueSchema, Value]]]:
-    """What a loss is a multiple of, and how and by what: that can be done once for all steps."""
+    """A loss without its constant factors, and these factors, which are applied once for all steps."""
     scaled: list[tuple[OpSchema | OpaqueSchema, Value]] = []
     while loss.node is not None and loss.node.op_type in ("Div", "Mul") and loss.rank == 0:
         a, b = loss.node.reads

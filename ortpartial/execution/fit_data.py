@@ -24,7 +24,7 @@ __all__ = ["DataReader", "FitData"]
 
 @dataclass(frozen=True)
 class FitData:
-    """What a fit reads.
+    """Data of a fit.
 
     Attributes
     ----------

@@ -1,19 +1,19 @@
-"""Settings of a fit that no graph depends on, and checks of flags and counts."""
+"""Settings of a fit that no graph depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ortpartial.annotations import CallbackLike
+from ortpartial.checks import check_count, check_flag, to_number
 from ortpartial.exceptions import SettingError
 
 from .hooks import check_callbacks
 
-__all__ = ["FitSettings", "check_count", "check_flag"]
+__all__ = ["FitSettings"]
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,15 @@ class FitSettings:
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         if self.init not in ("model", "random"):
             raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")
-        if not _is_positive(self.validation_every):
+        if to_number(self.validation_every, above=0) is None:
             raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
                                f"{self.validation_every!r}.")
-        if self.timeout is not None and not _is_positive(self.timeout):
+        if self.timeout is not None and to_number(self.timeout, above=0) is None:
             raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
         if not isinstance(self.verbose, (int, np.integer, np.bool_)):
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
-        if not isinstance(self.callbacks, Iterable):
+        callbacks: object = self.callbacks
+        if isinstance(callbacks, str) or not isinstance(callbacks, Iterable):
             raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
         check_callbacks(self.callbacks)
@@ -95,59 +96,3 @@ class FitSettings:
         """Number of epochs from one validation to the next."""
         share = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         return max(1, round(share))
-
-
-def check_flag(name: str, value: object) -> bool:
-    """Check a setting that is True or False.
-
-    Parameters
-    ----------
-    name : str
-        The name of the setting.
-    value : object
-        True or False, of Python or numpy, or 1 or 0.
-
-    Returns
-    -------
-    bool
-
-    Raises
-    ------
-    SettingError
-        It is neither, such as the string "no", which is true in Python.
-    """
-    if isinstance(value, (bool, np.bool_, int)) and value in (0, 1):
-        return bool(value)
-    raise SettingError(f"{name} is True or False, not {value!r}.")
-
-
-def check_count(name: str, number: Any) -> int:
-    """Check a setting that is a whole number of at least 1.
-
-    Parameters
-    ----------
-    name : str
-        The name of the setting.
-    number : object
-        An integer of Python or numpy.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    SettingError
-        It is none, or less than 1.
-    """
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        is_whole = isinstance(number, float) and number >= 1 and number.is_integer()
-        hint = f"; did you mean {int(number)}?" if is_whole else "."
-        raise SettingError(f"{name} is a whole number of at least 1, not {number!r}{hint}")
-    return int(number)
-
-
-def _is_positive(number: Any) -> bool:
-    """Whether a value is a finite number above 0."""
-    is_real = isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-    return bool(is_real and 0 < number < np.inf)

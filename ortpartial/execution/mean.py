@@ -55,7 +55,7 @@ class WeightedMean:
 
     @property
     def state(self) -> State:
-        """What a mean that continues this one is made of."""
+        """The sums of a mean that continues this one."""
         return {"total": self.total, "weight": self.weight, "parts": list(self._parts)}
 
     @classmethod

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def state(self) -> State:
-        """What `from_state` makes it of again."""
+        """The fields of the place, for `from_state`."""
         mean = self.mean.state if self.batches and self.mean else None
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"mean": mean}
 

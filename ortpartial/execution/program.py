@@ -36,7 +36,7 @@ def directions(
 
 
 class RunLocal(threading.local):
-    """What belongs to the thread that runs."""
+    """Options of the thread that runs."""
 
     #: Given to every run; an `Interrupt` sets its own.
     options: Any = None

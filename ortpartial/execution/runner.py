@@ -27,7 +27,7 @@ _PROGRAMS = 16
 
 
 class ProgramKey(NamedTuple):
-    """What a program of an engine is for."""
+    """Key of a program: its kind, the shapes of its batches, its thread."""
 
     kind: str
     shapes: Shapes

@@ -88,7 +88,7 @@ class Step:
 
 
 class StepSource(ABC):
-    """What a runner runs: composes the step of a training for batches of any or of given shapes.
+    """Source of a runner's steps: composes the step of a training for batches of any or of given shapes.
 
     It holds no state of the training but its first numbers. All arrays are by their names in the graphs.
     """
@@ -130,12 +130,12 @@ class StepSource(ABC):
 
     @property
     def kept(self) -> Arrays:
-        """What steps read and leave as it is, such as frozen weights."""
+        """State that steps read and leave as it is, such as frozen weights."""
         return {}
 
     @property
     def controls(self) -> Arrays:
-        """What a loop sets between two batches, before the first one."""
+        """Settings that a loop changes between two batches, before the first one."""
         return {}
 
     @cached_property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FitTasks", "Shared", "get_states", "set_states"]
 
 class Running(Protocol):
-    """What tasks read of a loop: see `Loop`."""
+    """Protocol of a loop that tasks read: see `Loop`."""
 
     settings: FitSettings
     engine: StepRunner
@@ -34,13 +34,13 @@ class Running(Protocol):
 
 
 class Shared(Protocol):
-    """What the processes of a distributed training share, beside the weights: settings that a callback may change."""
+    """Settings that a callback may change, which the processes of a distributed training share beside the weights."""
 
     def read(self) -> object:
-        """What there is here."""
+        """The settings of this process."""
 
     def follow(self, values: Any) -> None:
-        """Take over what there is in the first process."""
+        """Take over the settings of the first process."""
 
 
 class FitTasks:

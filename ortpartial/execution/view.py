@@ -19,7 +19,7 @@ __all__ = ["Trainer", "TrainingView", "view_training"]
 
 
 class Trainer(Protocol):
-    """What callbacks ask of a training, at every door.
+    """Protocol of a training that callbacks read and change, at every door.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Trainer(Protocol):
 
     @property
     def rate_scale(self) -> float:
-        """What all step sizes are multiplied by."""
+        """The factor of all step sizes."""
 
     def scale_rate(self, scale: float) -> None:
         """Multiply all step sizes by a number from the next batch on."""
@@ -70,7 +70,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingView:
-    """What a training was like when `training_view` was called.
+    """A training as it was when `training_view` was called.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class TrainingView:
 
 
 def view_training(trainer: Trainer, owner: Estimator) -> TrainingView:
-    """What a training is like now.
+    """Take the view of a training.
 
     Parameters
     ----------

@@ -361,10 +361,10 @@ class Program(HeldState):
             self.change_engine(*select_for_length(self.runner, rows, steps))
         return self.runner
 
-    def share_answers(self, callbacks: Sequence[Any]) -> list[Any]:
+    def share_answers(self, callbacks: Sequence[Any]) -> Sequence[Any]:
         """Callbacks, of which the functions of the first of several processes decide for all."""
         if self._processes is None:
-            return list(callbacks)
+            return callbacks
         return [c if has_hooks(c) else lambda module, c=c: self.agree(c(module) is True) for c in callbacks]
 
     def find_rate(self) -> float | None:

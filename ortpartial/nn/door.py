@@ -100,7 +100,7 @@ class ModuleDoor:
 
     @property
     def overrides(self) -> Overrides:
-        """What takes the place of the loop's own steps."""
+        """Methods in place of the loop's own."""
         step = None if self.is_joined else self.train_step
         return Overrides(train_step=step, on_epoch_begin=self.begin_epoch, on_epoch_end=self.end_epoch)
 
@@ -172,5 +172,8 @@ class ModuleDoor:
         return self._describe(f"The loss is {loss}" if not np.isfinite(loss) else "A weight is NaN or infinite", epoch)
 
     def _describe(self, what: str, epoch: int) -> str:
-        return (f"{what} in epoch {epoch}; the weights are those before that batch. Lower the learning rate, or scale "
-                f"the data.")
+        """The message, which names data that hold no numbers."""
+        advice = "Lower the learning rate, or scale the data."
+        if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in self.rows.values()):
+            advice = "The data hold NaN or infinite numbers; leave these rows out, or fill them in."
+        return f"{what} in epoch {epoch}; the weights are those before that batch. {advice}"

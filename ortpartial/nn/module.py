@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Data, DTypeLike, Json, Settings
+from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
@@ -30,7 +31,7 @@ from .optimizer import Optimizer
 from .parameter import Buffer, Parameter, find_holder
 from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
-from .rows import check_positive, concatenate, cut, to_arrays
+from .rows import concatenate, cut, to_arrays
 from .structure import Nested
 from .summary import Summary, summarize
 from .trace import current_trace
@@ -574,9 +575,11 @@ class Module(Part):
         DeadlineError
             The `timeout` is over.
         """
-        check_positive(epochs=epochs, batch_size=batch_size)
+        epochs, batch_size = check_count("epochs", epochs), check_count("batch_size", batch_size)
+        if X_val is None and y_val is not None:
+            raise DataError("X_val and y_val belong together; X_val is missing.")
         program, mode = self._compiled, self._mode
-        callbacks = [callbacks] if callable(callbacks) or hasattr(callbacks, "setup") else list(callbacks)
+        callbacks = [callbacks] if callable(callbacks) or hasattr(callbacks, "setup") else callbacks
         data = program.signature.to_batches(X, y, sample_weight)
         validation = X_val if X_val is None or isinstance(X_val, Real) else program.signature.to_batches(X_val, y_val)
         if sample_weight is not None and isinstance(validation, list):
@@ -635,7 +638,7 @@ class Module(Part):
         arrays = to_arrays(X, list(self._compiled.inputs), "X")
         if batch_size is None or len(arrays[0]) <= batch_size:
             return self._compiled.forward(arrays, training=False)
-        check_positive(batch_size=batch_size)
+        batch_size = check_count("batch_size", batch_size)
         return concatenate([(len(rows[0]), self._compiled.forward(rows, training=False))
                             for rows in cut(arrays, np.arange(len(arrays[0])), batch_size)])
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial.exceptions import DataError
 
 from .structure import Nested, flatten, rebuild
 
-__all__ = ["Rows", "check_positive", "concatenate", "cut", "to_arrays"]
+__all__ = ["Rows", "concatenate", "cut", "to_arrays"]
 
 #: What a step reads: inputs, then targets.
 Rows = list[np.ndarray]
@@ -85,10 +85,3 @@ def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     if len(data) != len(names) or not isinstance(data, (tuple, list)):
         raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
     return [np.asarray(a) for a in data]
-
-
-def check_positive(**settings: int) -> None:
-    """Check settings that are whole numbers of at least 1."""
-    for name, value in settings.items():
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise SettingError(f"{name} is a whole number of at least 1, not {value!r}.")

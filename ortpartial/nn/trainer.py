@@ -173,9 +173,13 @@ class ModuleTrainer:
 
         Raises
         ------
+        SettingError
+            The path is none.
         CheckpointError
             There is none that is whole, or it is that of another training.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise SettingError(f"resume is the folder of a Checkpoint, or a file of it, not {path!r}.")
         if (stored := find_checkpoint(path)) is None:
             return None
         (file, state), program = stored, self.program

@@ -66,7 +66,7 @@ class SpecSource(StepSource):
 
     @property
     def controls(self) -> Arrays:
-        """What the loop sets between two batches."""
+        """Settings that the loop changes between two batches."""
         return self.spec.controls
 
     @property

@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import SettingError
-from ortpartial.execution.fit_settings import FitSettings, check_count, check_flag
+from ortpartial.execution.fit_settings import FitSettings
 
 
 @pytest.mark.parametrize(("settings", "message"), [

@@ -166,3 +166,21 @@ def test_convolutions_by_every_engine(engine):
     models = [Convolutions().set_optimizer(0.05).compile(nn.placeholder(["N", 16]), random_state=0, engine=name)
               .fit(images, Y, epochs=2, batch_size=8) for name in (engine, "epoch")]
     assert_same(*models, 0.0 if engine == "step" else 1e-5)
+
+
+@pytest.mark.parametrize(("settings", "error", "message"), [
+    ({"y_val": Y}, DataError, "X_val and y_val belong together; X_val is missing"),
+    ({"resume": 3}, SettingError, "resume is the folder of a Checkpoint, or a file of it, not 3"),
+    ({"callbacks": "early"}, SettingError, "callbacks is a sequence of callbacks, not 'early'"),
+    ({"callbacks": 3}, SettingError, "callbacks is a sequence of callbacks, not 3"),
+    ({"epochs": 2.0}, SettingError, r"epochs is a whole number of at least 1, not 2\.0; did you mean 2\?")])
+def test_careless_settings(settings, error, message):
+    with pytest.raises(error, match=message):
+        make().fit(X, Y, **settings)
+
+
+def test_numbers_that_are_none_are_named():
+    x = X.copy()
+    x[3, 1] = np.nan
+    with pytest.raises(ConvergenceError, match=r"The loss is nan in epoch 1; .* The data hold NaN or infinite numbers"):
+        make().fit(x, Y)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ortpartial.exceptions import DataError, SettingError
-from ortpartial.nn.rows import check_positive, concatenate, cut, to_arrays
+from ortpartial.exceptions import DataError
+from ortpartial.nn.rows import concatenate, cut, to_arrays
 
 
 def test_batches_in_an_order():
@@ -26,10 +26,3 @@ def test_arrays_by_name():
     assert [a.shape for a in arrays] == [(2, 1), (2,)]
     with pytest.raises(DataError, match=r"X: the arrays differ in their number of rows: x 1, z 2\."):
         to_arrays(([1], [1, 2]), ["x", "z"], "X")
-
-
-@pytest.mark.parametrize("value", [0, 1.5, "2"])
-def test_numbers_of_at_least_one(value):
-    check_positive(epochs=1)
-    with pytest.raises(SettingError, match=r"epochs is a whole number of at least 1, not"):
-        check_positive(epochs=value)

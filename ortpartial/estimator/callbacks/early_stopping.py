@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.checks import check_flag
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import check_flag
 from ortpartial.learning import check_integer, check_number
 
 from .base import EpochCallback, FitRun
