@@ -59,6 +59,10 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
     if ax is not None:
         yield ax
         return
+    if not pyplot.get_fignums():
+        # The first use chooses the backend, and that of notebooks then sets parameters for good, such as "interactive":
+        # within a context of parameters its end would undo them, and no later figure be shown (matplotlib 3.11).
+        pyplot.draw_if_interactive()
     with pyplot.style.context("ortpartial.figure"):
         yield pyplot.figure(figsize=figsize).add_subplot(**settings)
 
