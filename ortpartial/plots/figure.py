@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.installation import install_command
 from ortpartial.model import replace_file
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def import_pyplot() -> Any:
         from matplotlib import pyplot
     except ModuleNotFoundError as e:
         raise RuntimeMissingError(f"Pictures are drawn by matplotlib, and there is no module {e.name!r}: run "
-                                  f"`pip install ortpartial[plot]`.") from None
+                                  f"{install_command('plot')}.") from None
     return pyplot
 
 

@@ -57,7 +57,7 @@ def test_matplotlib_is_imported_on_first_use():
 def test_matplotlib_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot")
-    with pytest.raises(RuntimeMissingError, match=r"drawn by matplotlib, .*`pip install ortpartial\[plot\]`"):
+    with pytest.raises(RuntimeMissingError, match=r"drawn by matplotlib, .*`pip install '.\[plot\]'`"):
         plot_losses(HISTORY)
 
 
@@ -65,8 +65,9 @@ def test_matplotlib_is_missing(monkeypatch):
 def test_notebooks(monkeypatch):
     """Each figure of a notebook is shown, those of the user after those of the library, too."""
     monkeypatch.delenv("MPLBACKEND", raising=False)  # The kernel sets it, unless it is set.
-    cells = ["from ortpartial.plots import plot_losses\nax = plot_losses([3.0, 2.0, 1.5])", "ax = plot_losses([3.0, 2.0])",
-             "from matplotlib import pyplot\nlines = pyplot.plot([1, 2, 3])", "pyplot.hist([1, 2]); pyplot.show()"]
+    cells = ["from ortpartial.plots import plot_losses\nax = plot_losses([3.0, 2.0, 1.5])",
+             "ax = plot_losses([3.0, 2.0])", "from matplotlib import pyplot\nlines = pyplot.plot([1, 2, 3])",
+             "pyplot.hist([1, 2]); pyplot.show()"]
     notebooks = [nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (*magic, *cells)])
                  for magic in ([], ["%matplotlib inline"])]
 
