@@ -88,8 +88,13 @@ def _is_static(v: Value) -> bool:
     return v.is_static
 
 
-def _has_rank(v: Value) -> bool:
-    return v.shape is not None
+def _make_steady(body: Subgraph) -> Callable[[Value], bool]:
+    """A function that says whether a value of the body is known to have one shape in all iterations.
+
+    Only such values can be stacked: the bags of an embedding, for one, have as many rows as a computed slice.
+    """
+    sizes = {n for x in (*body.inputs, *body.captured) for n in x.shape or () if isinstance(n, str)}
+    return lambda v: v.shape is not None and all(isinstance(n, int) or n in sizes for n in v.shape)
 
 
 @dataclass(frozen=True)
@@ -199,8 +204,7 @@ def _write_body(
     states = _fill([gradients[c.before] for c in carried], ds)
     totals = [a + d for a, d in zip(sums, _list_gradients(captured, gradients), strict=True)]
     dx = _list_gradients([s.slice for s in slices], gradients)
-    # onnxruntime needs the ranks of all outputs of a body.
-    needed = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
+    needed = _read_of(body, [*states, *totals, *dx], since, _make_steady(body), [*ds, *dy, *sums])
     saved = _saved_streams(node, needed, read, written, bool(ends))
     inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
     results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
