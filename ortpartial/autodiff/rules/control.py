@@ -166,13 +166,17 @@ def _backpropagate_loop(
     sources = [*(s.slice for s in read if s.whole in asked), *captured]
     # Cotangents come from the sequences that were written, and from tapped values for the gradient of a gradient.
     ends = [s for s in written if s.whole in dys] + [Stream(y, y.inner) for y in dys if y.inner is not None]
-    carried = _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
+    states, carried = carried, _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
     for c in carried:
         _check_shape(node, body, c)
     backward = _write_body(node, carried, captured, read, written, ends, asked,
                            all(map(is_finite, (*dys.values(), *node.outputs))))
     if backward is None:
         return [None] * len(wanted)
+    read_again = {s.slice for s in backward.saved}
+    for c in states:
+        if c.before in read_again:
+            _check_shape(node, body, c)
     cotangents = _run_backward(node, backward, ends, dys)
     result: dict[Value, Value] = {}
     reached = [*(c.first for c in backward.carried), *backward.captured, *(s.whole for s in backward.slices)]
@@ -345,7 +349,7 @@ def _make_dependencies(body: Subgraph, targets: Sequence[Value]) -> Callable[[Va
 
 
 def _check_shape(node: Node, body: Subgraph, c: Carried) -> None:
-    """Raise where a carried value is known to change its shape, as its cotangents then cannot be carried."""
+    """Raise where a carried value is known to change its shape: it cannot be stacked, nor its cotangents carried."""
     if c.before.shape != c.first.shape and c.first.shape is not None:
         (after,) = rewrite([c.after], {c.before: _like(c.first, "first")}, within=body.own)
         sizes = after.shape
