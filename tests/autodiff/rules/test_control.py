@@ -319,7 +319,7 @@ def test_indices_that_grow_are_refused():
         return None, op.Concat(places, op.Unsqueeze(i, [0]), axis=0), v * op.ReduceSum(op.Gather(x, places), keepdims=0)
 
     _, y = loop(step, 3, constant([0]), op.ReduceSum(x, keepdims=0))
-    with pytest.raises(NoGradientError, match=r"a carried value of type .*int64\[1\].* becomes .*int64\[2\].* keeps its"):
+    with pytest.raises(NoGradientError, match=r"a carried value of type .*int64\[1\].* becomes .*int64\[2\]"):
         grad(y, [x])
 
 
