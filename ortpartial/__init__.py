@@ -15,7 +15,7 @@ from . import (  # noqa: F401 - public paths
     subgraph,
 )
 from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter, trainable_parameters
-from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
+from .autodiff import composed, elementwise, grad, no_gradient, vjp
 from .estimator import (
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
@@ -91,7 +91,7 @@ from .learning import (
 )
 from .model import load
 from .plots import plot_graph, plot_histograms, plot_learning_rate_finder, plot_losses
-from .rewrites import LossScale
+from .rewrites import LossScale, gradient_model
 from .training import OrtGradientForwardBackward
 from .training_info import (
     TrainingSession,
