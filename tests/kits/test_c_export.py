@@ -155,10 +155,11 @@ int main() {
     one = many = training_initial;
     for (int i = 0; i < 6 * TRAINING_CHECK_STEPS; ++i) order[i] = i;
     training_rows all = {training_check_x, training_check_y_target};
-    training_train(&many, &memory, &all, &given_many, order, TRAINING_CHECK_STEPS, losses);
+    if (training_train(&many, &memory, &all, &given_many, order, TRAINING_CHECK_STEPS, losses)) return 1;
     for (int i = 0; i < TRAINING_CHECK_STEPS; ++i) {
         training_rows batch = {training_check_x + i * 6 * 5, training_check_y_target + i * 6};
-        if (training_step(&one, &memory, &batch, &given) != losses[i]) return 1;
+        float loss;
+        if (training_step(&one, &memory, &batch, &given, &loss) || loss != losses[i]) return 1;
     }
     return std::memcmp(&one, &many, sizeof one) != 0 || given.iteration != given_many.iteration;
 }

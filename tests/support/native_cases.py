@@ -5,12 +5,13 @@ from ctypes import CDLL, c_void_p
 
 import numpy as np
 
-from ortpartial.graph import Value, build, constant, variable
+from ortpartial.exceptions import DataError
+from ortpartial.graph import Value, build, constant, state_refusal, variable
 from ortpartial.native import NativeStep, compile_library, lay_out, translate
 from ortpartial.native.compiler import FLAGS
 from ortpartial.runtime import Session
 
-__all__ = ["CHECKED", "compute_by_runtime", "compute_in_c", "run_cases", "write_cases"]
+__all__ = ["CHECKED", "QUICK", "compute_by_runtime", "compute_in_c", "run_cases", "write_cases"]
 
 #: Flags that compile many cases quickly, and let no warning pass.
 QUICK = (*(f for f in FLAGS if f != "-O3"), "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
@@ -30,15 +31,16 @@ def write_cases(values: Mapping[str, Value], numbers: Numbers) -> NativeStep:
 
 
 def run_cases(step: NativeStep, library: CDLL, names: list[str], arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """The values by name, from the numbers of the variables."""
+    """The values by name, from the numbers of the variables; a DataError where the step refuses them."""
     state, memory, given, rows = (np.zeros(1, dtype) for dtype in (
         lay_out(step.state), lay_out(step.memory), np.dtype(np.int64), np.dtype(np.int64)))
     memory.view(np.uint8)[...] = 0x5A  # Nonsense, which no value may depend on.
     inputs, outputs = step.state[: len(arrays)], step.state[len(arrays) :]
     for f, a in zip(inputs, arrays, strict=True):
         state[f.c_name][0][: f.size] = a.ravel()
-    library.step_step.restype = None
-    library.step_step(*(c_void_p(a.ctypes.data) for a in (state, memory, rows, given)))
+    loss = np.zeros(1)
+    if code := library.step_step(*(c_void_p(a.ctypes.data) for a in (state, memory, rows, given, loss))):
+        raise DataError(state_refusal(step.refusals[code - 1], int(memory["refused"].item())))
     return {n: state[f.c_name][0][: f.size].reshape(f.shape) for n, f in zip(names, outputs, strict=True)}
 
 
