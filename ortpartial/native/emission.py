@@ -68,8 +68,9 @@ class Writer:
         return lines
 
     def registers(self) -> list[str]:
-        """The declarations of intermediate results of one element."""
-        return [f"{C_TYPES[a.dtype]} {self.base(a)};" for a in self.plan.registers]
+        """The declarations of intermediate results of one element; a place in an array of one element is not read."""
+        return [f"{C_TYPES[a.dtype]} {self.base(a)};" + f" (void){self.base(a)};" * (a.dtype == _INT64)
+                for a in self.plan.registers]
 
     def functions(self) -> list[str]:
         """The functions of matrix products."""
@@ -86,10 +87,12 @@ class Writer:
 
     def element(self, load: Load, index: str) -> str:
         """An element of an array."""
-        array = load.array.memory
-        if array in self.plan.registers or (array.role == "given" and array.size == 1) or array.name == "k":
-            return self.base(array)
-        return f"{self.base(array)}[{index}]"
+        return self.base(load.array) + f"[{index}]" * (not self.is_variable(load.array))
+
+    def is_variable(self, array: Array) -> bool:
+        """Whether an array is a variable of one element, which has no index."""
+        array = array.memory
+        return array in self.plan.registers or (array.role == "given" and array.size == 1) or array.name == "k"
 
     def offset(self, array: Array) -> int:
         """The first element of an array in its pool."""
@@ -288,7 +291,7 @@ class Body:
     def place(self, load: Load) -> tuple[str, int]:
         """The text of an element of an array, and in which loop it is."""
         index, level = affine_text(load.at, self.axes, self.writer.offset(load.array)), self._level(load.at)
-        if load.index is not None:
+        if load.index is not None and not self.writer.is_variable(load.array):
             row, inner = self._find(load.index)
             index, level = f"{index} + {row} * {load.stride}", max(level, inner)
         return self.writer.element(load, index), level
@@ -301,6 +304,8 @@ class Body:
         """Write an element."""
         if to.array in self.writer.plan.fused:
             self._inside[to.array] = value, len(self.loops)
+            if to.dtype == _INT64:  # as above, a place may not be read
+                self.add(f"(void){value};")
             return
         place, _ = self.place(to)
         self.add(f"{place} = {template.format(place, value)};")

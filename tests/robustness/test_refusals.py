@@ -1,11 +1,16 @@
 """Numbers out of range while a graph runs: every engine and door gives the same error, and trains on afterwards."""
 
+import contextlib
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from refusals import DOORS, MODELS, batch, make_model
+from native_cases import CHECKED, find_sanitizers
+from refusals import DOORS, MODELS, Exported, batch, make_model
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError
@@ -46,6 +51,26 @@ def test_every_pair_is_another_engine():
     """The door "in place" is that engine, without which its rows would be of another one."""
     o = OrtGradientForwardBackwardOptimizer(make_model("Gather"), ["w"], engine="step", checkpointing="auto")
     assert isinstance(o._engine, InplaceEngine)
+
+
+@pytest.mark.slow
+def test_what_is_written_in_c_is_clean():
+    """All models with the sanitizers of the compiler, which end a process, hence in one of their own."""
+    if not (libraries := find_sanitizers()):
+        pytest.skip("needs a C compiler with sanitizers")
+    code = f"from test_refusals import run_in_c\nfor name in {list(MODELS)}: run_in_c(name)"
+    added = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    settings = {**os.environ, "LD_PRELOAD": libraries, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": added}
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def run_in_c(name):
+    """Steps that are taken and refused, with sanitizers."""
+    step = Exported(make_model(name), CHECKED)
+    for is_bad in (False, True, False):
+        with pytest.raises(DataError) if is_bad else contextlib.nullcontext():
+            step(*batch(name, bad=is_bad))
 
 
 def test_words_are_those_of_one_table():

@@ -1,4 +1,4 @@
-"""Refusals: models that compute an index, a label, a length or a divisor from their data, and the doors that train them.
+"""Refusals: models that compute an index, a label, a length or a divisor from their data, and doors that train them.
 
 `MODELS` has the body of each, the number that is refused and the error; `DOORS` opens a model and returns what takes a
 step on a batch, and what gives a copy of the weights.
@@ -25,9 +25,10 @@ from ortpartial import (
 from ortpartial.exceptions import DataError
 from ortpartial.kits.c_export import _translate
 from ortpartial.native import compile_library, lay_out
+from ortpartial.native.compiler import FLAGS
 from ortpartial.runtime.device import has_training
 
-__all__ = ["DOORS", "MODELS", "Refused", "batch", "make_model"]
+__all__ = ["DOORS", "MODELS", "Exported", "Refused", "batch", "make_model"]
 
 ROWS, REAL = 6, np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
@@ -82,7 +83,8 @@ MODELS = {
     "Mod": Refused("[n1] d = Mod(ten, i) f = Cast<to = 1>(d) e = Unsqueeze(f, one) y = Mul(h, e)", 0,
                    f"Mod) {DIVISOR}", good=(3, -4, 7, 6, -3, 7)),
     "NegativeLogLikelihoodLoss": Refused(
-        'l = LogSoftmax<axis = 1>(h) [n1] c = NegativeLogLikelihoodLoss<reduction = "none">(l, i) y = Unsqueeze(c, one)',
+        'l = LogSoftmax<axis = 1>(h) [n1] c = NegativeLogLikelihoodLoss<reduction = "none">(l, i) '
+        "y = Unsqueeze(c, one)",
         -1, "NegativeLogLikelihoodLoss) has a label that is not in 0 to 3", good=LABELS),
     "SoftmaxCrossEntropyLoss": Refused(
         '[n1] c = SoftmaxCrossEntropyLoss<reduction = "none", ignore_index = -1>(h, i) y = Unsqueeze(c, one)',
@@ -185,11 +187,11 @@ def forward_and_backward(model, folder):
 class Exported:
     """What `export_c` writes, as a library."""
 
-    def __init__(self, model):
+    def __init__(self, model, flags=FLAGS):
         optimizer = OrtGradientForwardBackwardOptimizer(model, ["w"], batch_size=ROWS, random_state=0)
         session = TrainingSession(optimizer.get_training_onnx(init="model"))
         self.step, _ = _translate(session, ROWS, "training")
-        self.library = compile_library(self.step.source, {"training.h": self.step.header})
+        self.library = compile_library(self.step.source, {"training.h": self.step.header}, flags=flags)
         self.library.training_refusal.restype = ctypes.c_char_p
         self.state, self.memory = (np.zeros(1, lay_out(f)) for f in (self.step.state, self.step.memory))
         for f in self.step.state:
