@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import DeadlineError, UntranslatableError
+from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
+from ortpartial.graph import state_refusal
 from ortpartial.native import Field, NativeStep, compile_library, lay_out, translate
 
 from .epoch_engine import EpochEngine
@@ -126,7 +127,7 @@ class _NativeProgram:
         self._rows: list[np.ndarray] = []
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         train = library[f"{step.name}_train"]
-        train.restype, train.argtypes = None, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
+        train.restype, train.argtypes = ctypes.c_int32, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
         self._train = partial(train, self.state.ctypes.data, self.memory.ctypes.data)
         self._given_address = self.given.ctypes.data
 
@@ -152,7 +153,8 @@ class _NativeProgram:
         for name, array in self._further:
             array[...] = engine.given[name].array
         losses = np.empty(len(order), self.step.loss_dtype)
-        self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data)
+        if code := self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data):
+            raise DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
         for name, array in self._fields:
             after[name].numpy()[...] = array
         return losses

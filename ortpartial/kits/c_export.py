@@ -206,7 +206,8 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
     inputs = {**step.inputs, **{n: before for n, (_, before, _) in step.state.items()}}
     outputs = {loss: step.outputs[loss], **{new: after for new, _, after in step.state.values()}}
     state = {n: new for n, (new, *_) in step.state.items()}
-    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name), loss
+    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name,
+                     ranges={n: r for n, r in session.ranges.items() if n in inputs}), loss
 
 
 def _train(
