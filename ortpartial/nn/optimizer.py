@@ -12,7 +12,8 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import grad, nodes_between
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
-from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import NamedSettings, is_settled, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.training import Update
 
 from .changes import note_change
 from .data_parallel import average
@@ -186,8 +187,6 @@ class Optimizer(NamedSettings):
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
         gradients = self.reduce(trace, list(weights.values()), grad(objective, list(weights.values())))
-        if self.gradient_clipping is not None:
-            gradients = self.gradient_clipping(gradients)
         self._apply(trace, weights, gradients)
 
     def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
@@ -206,18 +205,16 @@ class Optimizer(NamedSettings):
         own = trace.optimizer_name(self)
         counter = f"{own}.iteration"
         k = trace.read_state(counter, np.int64, (), np.zeros((), np.int64)) + 1
-        names: list[str] = []
-        after: list[Value] = []
-        for (name, w), g in zip(weights.items(), gradients, strict=True):
+        rates, states = {}, {}
+        for name, w in weights.items():
             shape = tuple(w.shape or ())
-            rate = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
-            shapes = {f"{own}.{name}.{s}": size for s, size in rate.state_shapes(shape).items()}
-            states = [trace.read_state(n, w.dtype, size, np.zeros(size, w.dtype))  # type: ignore[arg-type]
-                      for n, size in shapes.items()]
-            names += [name, *shapes]
-            after += rate.apply(w, g, k, *states)
-        for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
+            rates[name] = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            states[name] = {s: trace.read_state(f"{own}.{name}.{s}", w.dtype, size, np.zeros(size, w.dtype))
+                            for s, size in rates[name].state_shapes(shape).items()}  # type: ignore[arg-type]
+        update = Update(weights, states, rates, lambda n, s: f"{own}.{n}.{s}", self.gradient_clipping)
+        for name, value in trace.update(update, dict(zip(weights, gradients, strict=True)), k).items():
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
+        trace.write_state(counter, k)
 
     def _choose(self, trace: Trace, parameters: Trained) -> list[Weight]:
         """The parameters that are trained."""

@@ -14,11 +14,12 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, counter, variable, with_numbers
 from ortpartial.model import Range, check_indices
-from ortpartial.training import draw_mask
+from ortpartial.training import Update, draw_mask
 
 from .structure import Nested
 
-__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "UpdateCall", "Weight", "current_trace",
+           "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -148,6 +149,25 @@ class Call:
     stop: int
 
 
+@dataclass(frozen=True)
+class UpdateCall:
+    """A call of an optimizer.
+
+    Parameters
+    ----------
+    update : Update
+        The update of its weights.
+    gradients : dict of str to Value
+        Their gradients.
+    k : Value
+        The number of the batch.
+    """
+
+    update: Update
+    gradients: Mapping[str, Value]
+    k: Value
+
+
 class Trace:
     """What the Python code of a module has written of a graph so far: what it reads, and the state that it leaves.
 
@@ -185,6 +205,7 @@ class Trace:
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
         self.calls: list[Call] = []
+        self.update_calls: list[UpdateCall] = []
         self._names: dict[int, str] = {}
         self._paths: dict[int, str] = {}
         self._open: list[str] = []
@@ -227,6 +248,11 @@ class Trace:
             raise GraphError(f"{name!r} is {old.type_name} and cannot become {value.type_name}.")
         self.after[name] = value
         self.versions.setdefault(name, []).append(value)
+
+    def update(self, update: Update, gradients: Mapping[str, Value], k: Value) -> dict[str, Value]:
+        """Weights and states after an update, which is noted."""
+        self.update_calls.append(UpdateCall(update, gradients, k))
+        return update(gradients, k)
 
     @property
     def is_distributed(self) -> bool:

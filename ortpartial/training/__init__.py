@@ -24,6 +24,7 @@ from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape
 from .split_graphs import forward_graph, loss_graph, row_loss_graph
 from .state_choice import choose_state
 from .step import gradient_graph, make_targets, mean_loss, step_values
+from .update import Update
 
 __all__ = [
     "ACCUMULATED",
@@ -40,6 +41,7 @@ __all__ = [
     "ShapePolicy",
     "SpecSource",
     "TrainingSpec",
+    "Update",
     "WeightDescription",
     "WeightedMean",
     "check_rewrites",
