@@ -47,7 +47,9 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     parts = tuple([_read_part(writing, entry) for entry in split_entries(trace, writing.outputs)])
     names = StepNames(frozenset({*trace.before, *(n for part in parts for n in part.model.values)} - {ITERATION, SEED}))
     place = Device.parse(device)
-    flat, vectors = _flatten(writing, parts[0], names) if loss is not None and place.is_cpu else (None, {})
+    # A loop whose values the gradient reads cannot be written a second time.
+    may_join = loss is not None and place.is_cpu and parts[0].model.graph is None
+    flat, vectors = _flatten(writing, parts[0], names) if may_join else (None, {})
     return GraphSource(parts, {n: state[n] for n in trace.before}, names, place, loss=loss, counter=ITERATION,
                        thread_count=threads, exchanges=exchanges,
                        weights=tuple([n for n, p in trace.parameters.items() if p.is_trained]),

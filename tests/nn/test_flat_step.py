@@ -188,3 +188,19 @@ def optimizer_of(module):
     """The optimizer, trained on the same network."""
     return OrtGradientForwardBackwardOptimizer(
         module.to_onnx(), learning_rate="adam", batch_size=10, max_iter=1, engine="epoch").fit(X, Y)
+
+
+class Recurrent(nn.Module):
+    """A layer that is a loop."""
+
+    def __init__(self):
+        self.rnn, self.last = nn.RNN(2, 3, batch_first=True), nn.Linear(3, 1)
+        self.set_optimizer("adam")
+
+    def forward(self, x):
+        h, _ = self.rnn(x.reshape([-1, 2, 2]))
+        return self.last(h[:, 1])
+
+
+def test_loops_are_left_alone():
+    assert_same(Recurrent)
