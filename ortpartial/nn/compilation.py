@@ -12,6 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Data, Reduced
+from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
@@ -26,6 +27,7 @@ from ortpartial.execution import (
 from ortpartial.graph import Value, build, variable
 from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
 from ortpartial.model import Range
+from ortpartial.rewrites import resolve_checkpointing
 from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn
 from ortpartial.training import AVERAGE
 from ortpartial.training_info import strip_training_info
@@ -65,6 +67,14 @@ def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
     return run
 
 
+def select_gradient(checkpointing: bool | str | None) -> Gradient:
+    """The gradient of a step, with the values of the forward pass or those recomputed."""
+    if isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str):
+        raise SettingError(f"checkpointing is None or 'auto' for a module, whose values have no names, not "
+                           f"{checkpointing!r}.")
+    return resolve_checkpointing(checkpointing) or grad
+
+
 def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
     """The engine of a module's steps by its name, and the reason for it."""
     kind, reason = select_for_device(engine, Device.parse(device))
@@ -85,7 +95,7 @@ class Program(HeldState):
         What its `forward` takes.
     targets : sequence of Value or array_like, optional
         What its `train_one_batch` takes beside.
-    use_graph, sequential, random_state, device, engine
+    use_graph, sequential, random_state, device, engine, checkpointing
         As for `Module.compile`.
     """
 
@@ -93,10 +103,12 @@ class Program(HeldState):
     _engine: tuple[type[StepRunner], str]
 
     def __init__(self, module: Part, inputs: Sequence[Data], targets: Sequence[Data] | None, *, use_graph: bool,
-                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
+                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto",
+                 checkpointing: bool | str | None = None):
         self._engine = select_module_engine(engine, device)
         super().__init__(module, device, random_state)
         self.engine, self.sequential, self.use_graph = engine, sequential, use_graph
+        self._gradient = select_gradient(checkpointing)
         #: What the code of the module takes.
         self.signature = Signature.of(module, inputs)
         self.inputs = self.signature.inputs
@@ -244,7 +256,8 @@ class Program(HeldState):
         self._step = None
         self._sessions.pop("evaluate", None)
         self._extra.clear()
-        step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True)
+        step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True,
+                          gradient=self._gradient)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
                           f"optimizer with a loss.", ModelWarning, stacklevel=2)

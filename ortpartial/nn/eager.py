@@ -30,7 +30,7 @@ class EagerProgram(Program):
 
     Parameters
     ----------
-    module, inputs, targets, use_graph, sequential, random_state, device, engine
+    module, inputs, targets, use_graph, sequential, random_state, device, engine, checkpointing
         As for `Program`.
     """
 

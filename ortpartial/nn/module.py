@@ -354,7 +354,7 @@ class Module(Part):
 
     def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
                 targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
-                engine: str = "auto") -> Self:
+                engine: str = "auto", checkpointing: bool | str | None = None) -> Self:
         """Write the graph of the module, and make its weights.
 
         Parameters
@@ -379,6 +379,9 @@ class Module(Part):
         engine : str
             What takes the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
             `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which one does.
+        checkpointing : None or "auto"
+            Gradient checkpointing: ``"auto"`` (or True) recomputes values in the backward pass instead of keeping them,
+            for less memory, more time and the same numbers, as in `OrtGradientForwardBackwardOptimizer`.
 
         Returns
         -------
@@ -388,14 +391,14 @@ class Module(Part):
         Raises
         ------
         SettingError
-            The engine is not known, or does not run on the device.
+            The engine is not known, or does not run on the device; or a setting is out of range.
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
-                                engine=engine)
+                                engine=engine, checkpointing=checkpointing)
         return self.train(is_train)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.autodiff import grad, nodes_between
+from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
@@ -229,7 +229,7 @@ class Optimizer(NamedSettings):
             raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
-        gradients = self.reduce(trace, list(weights.values()), grad(objective, list(weights.values())))
+        gradients = self.reduce(trace, list(weights.values()), trace.gradient(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
     def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:

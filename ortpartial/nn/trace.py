@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, counter, variable, with_numbers
 from ortpartial.model import Range, check_indices
@@ -181,6 +182,8 @@ class Trace:
         Whether its layers are in training mode.
     updates : bool
         Whether optimizers update weights; without, a step only computes its losses.
+    gradient : callable
+        From a loss and values to the gradients, such as that of `resolve_checkpointing`.
     find : callable, optional
         In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
         graph is written.
@@ -188,10 +191,11 @@ class Trace:
         In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
     """
 
-    def __init__(self, module: TracedModule, *, training: bool, updates: bool = True,
+    def __init__(self, module: TracedModule, *, training: bool, updates: bool = True, gradient: Gradient = grad,
                  find: Callable[[str], np.ndarray | None] | None = None,
                  add_up: Callable[[str, int | None, np.ndarray], np.ndarray] | None = None):
-        self.module, self.training, self.updates, self.find, self.add_up = module, training, updates, find, add_up
+        self.module, self.training, self.updates, self.gradient = module, training, updates, gradient
+        self.find, self.add_up = find, add_up
         #: The state before, as variables of the graph, and the state now.
         self.before: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
