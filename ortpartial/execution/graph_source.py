@@ -14,7 +14,7 @@ from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topological, variable
 from ortpartial.learning import descend
 from ortpartial.model import Model, load, specialize
-from ortpartial.rewrites import rewrite_model, rewrite_step
+from ortpartial.rewrites import Precision, rewrite_model, rewrite_step
 from ortpartial.runtime import Buffer, Device, choose_threads
 
 from .names import StepNames
@@ -108,6 +108,8 @@ class GraphSource(StepSource):
         The only part, where it has vectors in place of some of the state.
     vectors : dict of str to Vector
         These vectors by name.
+    precision : Precision, optional
+        The mixed precision of the steps, which is none of machine code.
     """
 
     parts: tuple[GraphPart, ...]
@@ -122,6 +124,12 @@ class GraphSource(StepSource):
     row_weights: str | None = None
     flat: GraphPart | None = None
     vectors: Mapping[str, Vector] = field(default_factory=dict)
+    precision: Precision | None = None
+
+    @property
+    def is_translatable(self) -> bool:
+        """Whether its steps may be machine code."""
+        return self.precision is None and super().is_translatable
 
     @property
     def _held(self) -> Arrays:

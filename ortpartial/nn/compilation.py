@@ -27,7 +27,7 @@ from ortpartial.execution import (
 from ortpartial.graph import Value, build, variable
 from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
 from ortpartial.model import Range
-from ortpartial.rewrites import resolve_checkpointing
+from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn
 from ortpartial.training import AVERAGE
 from ortpartial.training_info import strip_training_info
@@ -75,9 +75,12 @@ def select_gradient(checkpointing: bool | str | None) -> Gradient:
     return resolve_checkpointing(checkpointing) or grad
 
 
-def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
+def select_module_engine(engine: str, device: DeviceName, precision: Precision | None = None
+                         ) -> tuple[type[StepRunner], str]:
     """The engine of a module's steps by its name, and the reason for it."""
     kind, reason = select_for_device(engine, Device.parse(device))
+    if kind.name == "native" and precision is not None:
+        raise SettingError(f"precision={str(precision.dtype)!r} trains with engine='step' or 'epoch', not 'native'.")
     if kind.name == "agent":
         raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
                            "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
@@ -95,7 +98,7 @@ class Program(HeldState):
         What its `forward` takes.
     targets : sequence of Value or array_like, optional
         What its `train_one_batch` takes beside.
-    use_graph, sequential, random_state, device, engine, checkpointing
+    use_graph, sequential, random_state, device, engine, checkpointing, precision, loss_scale
         As for `Module.compile`.
     """
 
@@ -104,8 +107,13 @@ class Program(HeldState):
 
     def __init__(self, module: Part, inputs: Sequence[Data], targets: Sequence[Data] | None, *, use_graph: bool,
                  sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto",
-                 checkpointing: bool | str | None = None):
-        self._engine = select_module_engine(engine, device)
+                 checkpointing: bool | str | None = None, precision: str | None = None,
+                 loss_scale: LossScale | float | None = None):
+        self._precision = resolve_precision(precision, loss_scale)
+        if self._precision is not None and not use_graph:
+            raise SettingError(f"use_graph=False runs operators one by one in the dtype of the module; precision="
+                               f"{precision!r} needs a graph.")
+        self._engine = select_module_engine(engine, device, self._precision)
         super().__init__(module, device, random_state)
         self.engine, self.sequential, self.use_graph = engine, sequential, use_graph
         self._gradient = select_gradient(checkpointing)
@@ -257,7 +265,7 @@ class Program(HeldState):
         self._sessions.pop("evaluate", None)
         self._extra.clear()
         step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True,
-                          gradient=self._gradient)
+                          gradient=self._gradient, precision=self._precision)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
                           f"optimizer with a loss.", ModelWarning, stacklevel=2)

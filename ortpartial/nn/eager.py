@@ -30,7 +30,8 @@ class EagerProgram(Program):
 
     Parameters
     ----------
-    module, inputs, targets, use_graph, sequential, random_state, device, engine, checkpointing
+    module, inputs, targets, use_graph, sequential, random_state, device, engine, checkpointing, precision,
+    loss_scale
         As for `Program`.
     """
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortpartial.execution import Vector
 from ortpartial.graph import Value, rewrite
-from ortpartial.training import Update
 
-from .trace import Trace, UpdateCall
+from .trace import Trace
+from .update_call import UpdateCall
 
 __all__ = ["FlatStep", "flatten_step"]
 
@@ -58,7 +58,7 @@ def flatten_step(trace: Trace, outputs: Mapping[str, Value], updates: Mapping[st
     vectors: dict[str, Vector] = {}
     before: dict[str, Value] = {}
     new: dict[Value, Value] = {}
-    calls: list[tuple[Update, UpdateCall]] = []
+    calls: list[UpdateCall] = []
     for i, call in enumerate(trace.update_calls):
         update = call.update
         for group in update.join(once, lambda n, i=i: free(f"{n}_{i}")):  # type: ignore[misc]
@@ -69,13 +69,13 @@ def flatten_step(trace: Trace, outputs: Mapping[str, Value], updates: Mapping[st
                 new |= {trace.before[m]: part for m, part in vector.split(before[n]).items()}
             vectors |= joined
         if update.groups:
-            calls.append((update, call))
+            calls.append(replace(call, update=update))
     if not vectors:
         return None
     after: dict[str, Value] = {}
-    for update, call in calls:
+    for call in calls:
         gradients = dict(zip(call.gradients, rewrite(list(call.gradients.values()), new), strict=True))
-        for n, v in update(gradients, call.k).items():
+        for n, v in replace(call, gradients=gradients).take().items():
             if n in vectors:
                 after[n] = v
                 # What the code computes of new weights reads them in the vector.

@@ -229,7 +229,7 @@ class Optimizer(NamedSettings):
             raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
-        gradients = self.reduce(trace, list(weights.values()), trace.gradient(objective, list(weights.values())))
+        gradients = self.reduce(trace, list(weights.values()), trace.differentiate(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
     def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
@@ -247,7 +247,8 @@ class Optimizer(NamedSettings):
         """Write the new weights and states."""
         own = trace.optimizer_name(self)
         counter = f"{own}.iteration"
-        k = trace.read_state(counter, np.int64, (), np.zeros((), np.int64)) + 1
+        before = trace.read_state(counter, np.int64, (), np.zeros((), np.int64))
+        k = before + 1
         rates, states, name_state = {}, {}, partial(self.name_state, own)
         for name, w in weights.items():
             shape = tuple(w.shape or ())
@@ -257,9 +258,10 @@ class Optimizer(NamedSettings):
                             for s, size in shapes.items()}
         update = Update(weights, states, rates, name_state, gradient_clipping=self.gradient_clipping,
                         accumulate=self.accumulate, averaging=self.planned_averaging)
-        for name, value in trace.update(update, dict(zip(weights, gradients, strict=True)), k).items():
+        call = trace.update(update, dict(zip(weights, gradients, strict=True)), k)
+        for name, value in call.take().items():
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
-        trace.write_state(counter, k)
+        trace.write_state(counter, op.Where(call.finite, k, before) if call.is_guarded else k)
 
     def _choose(self, trace: Trace, parameters: Trained) -> list[Weight]:
         """The parameters that are trained."""

@@ -53,7 +53,8 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     return GraphSource(parts, {n: state[n] for n in trace.before}, names, place, loss=loss, counter=ITERATION,
                        thread_count=threads, exchanges=exchanges,
                        weights=tuple([n for n, p in trace.parameters.items() if p.is_trained]),
-                       row_weights=WEIGHTS if WEIGHTS in writing.inputs else None, flat=flat, vectors=vectors)
+                       row_weights=WEIGHTS if WEIGHTS in writing.inputs else None, flat=flat, vectors=vectors,
+                       precision=trace.precision)
 
 
 def _read_part(writing: Writing, entry: Entry) -> GraphPart:

@@ -23,7 +23,7 @@ from .source import SpecSource, spec_of
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, list_states, program_bytes
 from .split_graphs import forward_graph, loss_graph, row_loss_graph
 from .state_choice import choose_state
-from .step import gradient_graph, make_targets, mean_loss, step_values
+from .step import gradient_graph, make_targets, mean_loss, scale_gradient, step_values
 from .update import Update
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "program_bytes",
     "resolve_rate_factors",
     "row_loss_graph",
+    "scale_gradient",
     "select_engine",
     "select_for_backward",
     "select_for_fit",

@@ -1153,7 +1153,7 @@ NOT_YET = {
     ByLoss: ("metrics", "data_sparse"),
     OwnLoss: ("metrics", "data_sparse"),
     Estimator: ("metrics", "validation_arrays"),
-    Written: ("metrics", "precision", "checkpointing", "data_sparse"),
+    Written: ("metrics", "data_sparse"),
     Layer: (),
     Session: ("engines", "precision", "checkpointing", "timeout"),
     Artifacts: ("engines", "timeout"),
