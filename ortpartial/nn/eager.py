@@ -30,8 +30,9 @@ class EagerProgram(Program):
 
     Parameters
     ----------
-    module, inputs, targets, use_graph, sequential, random_state, device, engine, checkpointing, precision,
-    loss_scale
+    module, inputs, targets, use_graph, sequential, random_state, device, engine
+        As for `Program`.
+    checkpointing, precision, loss_scale
         As for `Program`.
     """
 
