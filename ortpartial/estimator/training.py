@@ -29,7 +29,7 @@ from ortpartial.execution import (
     get_states,
     is_prefetching,
 )
-from ortpartial.learning import BaseLearningLoss, fingerprint, is_settled, replace_settings
+from ortpartial.learning import BaseLearningLoss, check_average, fingerprint, is_settled, replace_settings
 from ortpartial.logs import logger
 from ortpartial.model import (
     Model,
@@ -61,7 +61,7 @@ from ortpartial.training import (
     select_for_length,
 )
 
-from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
+from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import check_form
 from .forms import ModelLike

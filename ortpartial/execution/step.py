@@ -101,6 +101,8 @@ class StepSource(ABC):
     loss: str | None = None
     #: By state, what is called with its new value before the next part of a step reads it.
     exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
+    #: Vectors of state that `compose` reads and writes as one where it is asked for, by name.
+    vectors: Mapping[str, Vector] = MappingProxyType({})
     #: Number of batches of an update of the weights.
     accumulate: int = 1
     #: Number of the update after which averages began.
@@ -147,11 +149,6 @@ class StepSource(ABC):
     def checked(self) -> Sequence[str]:
         """The state that has to be finite."""
         return [*self.first, *self.zeros]
-
-    @property
-    def vectors(self) -> Mapping[str, Vector]:
-        """Vectors of state that `compose` reads and writes as one where it is asked for, by name."""
-        return {}
 
     @property
     def averages(self) -> Mapping[str, str]:

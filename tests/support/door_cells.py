@@ -417,7 +417,8 @@ class Written(Fit):
     title = "`nn.Module`"
     epochs = "epochs"
     by_optimizer: ClassVar = {"learning_penalty": "penalty", "gradient_clipping": "gradient_clipping",
-                              "accumulate": "accumulate", "averaging": "averaging", "distributed": "distributed"}
+                              "accumulate": "accumulate", "averaging": "averaging", "use_average": "use_average",
+                              "distributed": "distributed"}
     by_compile = ("random_state", "device", "precision", "checkpointing", "engine")
 
     def make(self, *, outputs: int = 1, learning_loss: Any = None, **settings: Any) -> Any:
@@ -455,6 +456,17 @@ class Written(Fit):
 
     def weights(self, o: Any) -> Arrays:
         return o.state_dict()
+
+    def accumulation(self, folder: Path) -> None:
+        """The order of the rows follows from the number of batches."""
+        one, other = (self.weights(self.fit(shuffle=False, **n)) for n in ({"accumulate": 2}, {"batch_size": 20}))
+        assert are_close(one, other)
+
+    def averaging(self, folder: Path) -> None:
+        """Evaluation takes the averages; the weights go on."""
+        o = self.fit(averaging="ema", use_average=True)
+        assert not differ(self.weights(o), self.plain())
+        assert (o.predict(X) != self.fit().predict(X)).any()
 
     def undo(self, folder: Path) -> None:
         module, settings = self.make(learning_rate=LearningRateSGD(1e30))
@@ -1141,7 +1153,7 @@ NOT_YET = {
     ByLoss: ("metrics", "data_sparse"),
     OwnLoss: ("metrics", "data_sparse"),
     Estimator: ("metrics", "validation_arrays"),
-    Written: ("metrics", "accumulation", "averaging", "precision", "checkpointing", "data_sparse"),
+    Written: ("metrics", "data_sparse"),
     Layer: (),
     Session: ("engines", "precision", "checkpointing", "timeout"),
     Artifacts: ("engines", "timeout"),
