@@ -1156,7 +1156,7 @@ NOT_YET = {
     Estimator: ("metrics", "validation_arrays"),
     Written: ("metrics", "accumulation", "averaging", "precision", "checkpointing", "data_sparse"),
     Layer: (),
-    Session: ("engines", "precision", "checkpointing", "timeout"),
+    Session: ("precision", "checkpointing"),
     Artifacts: (),
     Kit: ("precision", "checkpointing"),
     Commands: ("metrics", "engines", "checkpointing", "parallel"),
