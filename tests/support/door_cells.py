@@ -775,7 +775,8 @@ class Session(Stepping):
     title = "`TrainingSession`"
 
     def make(self, folder: Path, weighted: bool = False, **settings: Any) -> Any:
-        return TrainingSession(self.optimizer(**settings).get_training_onnx(weighted=weighted))
+        style = "lowered" if {"precision", "checkpointing"} & {*settings} else "standard"
+        return TrainingSession(self.optimizer(**settings).get_training_onnx(style, weighted=weighted))
 
     def open(self, folder: Path, **words: Any) -> Any:
         return TrainingSession(self.optimizer().get_training_onnx(), **words)
@@ -1156,9 +1157,9 @@ NOT_YET = {
     Estimator: ("metrics", "validation_arrays"),
     Written: ("metrics", "accumulation", "averaging", "precision", "checkpointing", "data_sparse"),
     Layer: (),
-    Session: ("precision", "checkpointing"),
+    Session: (),
     Artifacts: (),
-    Kit: ("precision", "checkpointing"),
+    Kit: (),
     Commands: ("metrics", "engines", "checkpointing", "parallel"),
     Adapters: ("metrics", "data_sparse"),
 }
