@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from onnx import ModelProto
@@ -134,7 +134,8 @@ class ArtifactSource(StepSource):
 
     def for_rows(self, rows: int) -> ArtifactSource:
         """The same steps for inputs of so many rows."""
-        return self.for_shapes({n: (rows, *(v.shape or ())[1:]) for n, v in self.inputs.items()})  # type: ignore[misc]
+        sizes: dict[str, Any] = {n: (rows, *(v.shape or ())[1:]) for n, v in self.inputs.items()}
+        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> ArtifactSource:
         """The same steps for inputs of any shapes."""

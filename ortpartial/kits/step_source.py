@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,8 @@ class KitSource(StepSource):
 
     def for_rows(self, rows: int) -> KitSource:
         """The same training for batches of so many rows."""
-        return self.for_shapes({t.name: (rows, *t.shape[1:]) for t in self.manifest.inputs})  # type: ignore[misc]
+        sizes: dict[str, Any] = {t.name: (rows, *t.shape[1:]) for t in self.manifest.inputs}
+        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Sequence[str], shapes: Shapes) -> KitSource:  # type: ignore[override]
         """The same training for batches of any shape."""

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper
+from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.model import (
     Model,
@@ -38,7 +38,7 @@ from .steps import read_part
 __all__ = ["TrainingSession", "draw_initialization"]
 
 #: The engines that take single steps.
-_ENGINES = ("step", "native")
+_ENGINES = ("step", "epoch", "native")
 #: The settings that a pickle has, as they are where it has none: those of version 0.1.0 lack all, later ones the last.
 _SETTINGS: dict[str, Any] = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
 
@@ -64,8 +64,9 @@ class TrainingSession:
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each step. ``"native"``: machine code, which a C compiler makes of it for
-        the shapes of batches that come often; an operator that cannot be written in C is an error.
+        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in one run where
+        `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
+        batches that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
         Seconds that a step may take, compilation included; then `DeadlineError` ends it, without an effect.
     exchanges : dict of str to callable, optional
@@ -125,10 +126,13 @@ class TrainingSession:
         returned, threads, engine, timeout = self._settings.values()
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         self._parts = [read_part(model, i, returned) for i in range(len(model.training_info))]
+        numbers = [n for part in self._parts for n, v in part.results.items() if v.is_float and v.shape == ()]
+        #: The only number that a step returns, if it is one.
+        self.loss = numbers[0] if len(numbers) == len(self._parts) == 1 else None
         source = GraphSource(
             tuple([part for part in self._parts if part.model.outputs]), self._stored,
             StepNames.beside({*self._stored, *(n for part in self._parts for n in part.model.values)}),
-            device, thread_count=threads, exchanges=exchanges)
+            device, self.loss, thread_count=threads, exchanges=exchanges)
         self._steps = Stepper(source, engine, _ENGINES, timeout)
         self._runner = self._steps.engine
         self._describe_steps()
@@ -159,6 +163,26 @@ class TrainingSession:
     def steps_taken(self) -> int:
         """The number of steps since the session was opened."""
         return self._runner.iteration
+
+    @property
+    def runner(self) -> StepRunner:
+        """What holds the state and takes the steps, for loops of this library."""
+        return self._runner
+
+    def convert(self, data: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The arrays of a step or of many, as `step` reads them, with all its checks.
+
+        Parameters
+        ----------
+        data : dict of str to array_like
+            As for `step`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            In the order of `inputs`.
+        """
+        return self._check(data)
 
     @property
     def engine_(self) -> str:

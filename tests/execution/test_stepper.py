@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from door_cells import list_step_engines
+from step_engines import list_step_engines
 
 from ortpartial.exceptions import DeadlineError, SettingError, UntranslatableError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper

@@ -5,8 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
-from door_cells import list_step_engines
 from kits import make_data, write_kit_and_data
+from step_engines import list_step_engines
 
 from ortpartial import TrainingKit
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
