@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from onnx import ModelProto
@@ -131,11 +131,6 @@ class ArtifactSource(StepSource):
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> ArtifactSource:
         """The same steps for inputs of these shapes."""
         return replace(self, sizes=shapes)
-
-    def for_rows(self, rows: int) -> ArtifactSource:
-        """The same steps for inputs of so many rows."""
-        sizes: dict[str, Any] = {n: (rows, *(v.shape or ())[1:]) for n, v in self.inputs.items()}
-        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> ArtifactSource:
         """The same steps for inputs of any shapes."""

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Settings
 from ortpartial.graph import Value, build, variable
 from ortpartial.runtime import Buffer, Device, Session
 
@@ -167,9 +168,10 @@ class StepSource(ABC):
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> StepSource:
         """The same training for batches of these shapes."""
 
-    @abstractmethod
     def for_rows(self, rows: int) -> StepSource:
         """The same training for batches of so many rows."""
+        sizes: Settings = {n: (rows, *v.shape[1:]) for n, v in self.inputs.items() if v.shape}
+        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> StepSource:
         """The same training for data of these names, of shapes like those of a first batch."""

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -104,11 +103,6 @@ class KitSource(StepSource):
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> KitSource:
         """The same training for batches of these shapes."""
         return replace(self, sizes=shapes)
-
-    def for_rows(self, rows: int) -> KitSource:
-        """The same training for batches of so many rows."""
-        sizes: dict[str, Any] = {t.name: (rows, *t.shape[1:]) for t in self.manifest.inputs}
-        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Sequence[str], shapes: Shapes) -> KitSource:  # type: ignore[override]
         """The same training for batches of any shape."""

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, load_model_from_string
 
+from ortpartial.annotations import Entries, State
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
@@ -97,11 +97,11 @@ class TrainingKit:
         #: The state as it was asked for since the last step, which the caller may have changed.
         self._shown: dict[str, np.ndarray] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         source = replace(self._source, stored=self.state, sessions={})  # Files are opened again.
         return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Entries) -> None:
         self._open(**state)
 
     @property

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
@@ -226,7 +225,7 @@ class SessionDoor:
     def watch(self, loss: float) -> None:
         """No schedule follows a loss."""
 
-    def describe_rate(self) -> Any:
+    def describe_rate(self) -> None:
         """None: the step size is one of the values of a step."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
@@ -40,7 +41,7 @@ __all__ = ["TrainingSession", "draw_initialization"]
 #: The engines that take single steps.
 _ENGINES = ("step", "epoch", "native")
 #: The settings that a pickle has, as they are where it has none: those of version 0.1.0 lack all, later ones the last.
-_SETTINGS: dict[str, Any] = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
+_SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
 
 
 class TrainingSession:
@@ -120,7 +121,7 @@ class TrainingSession:
                    timeout=timeout)
 
     def _open(self, model: ModelProto, device: Device, exchanges: Mapping[str, Callable[[Buffer], None]],
-              **settings: Any) -> None:
+              **settings: Data) -> None:
         """Start with the state that a model stores."""
         self._model, self._device, self._settings = model, device, {**_SETTINGS, **settings}
         returned, threads, engine, timeout = self._settings.values()
@@ -169,7 +170,7 @@ class TrainingSession:
         """What holds the state and takes the steps, for loops of this library."""
         return self._runner
 
-    def convert(self, data: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def convert(self, data: Entries) -> dict[str, np.ndarray]:
         """The arrays of a step or of many, as `step` reads them, with all its checks.
 
         Parameters
@@ -445,13 +446,13 @@ class TrainingSession:
         self.check_finite()
         write(self.training_model(), path)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         # Programs are made again for the same shapes, since those of any shape differ in their last bits.
         return {"model": self._model, "device": self._device, "state": self.state,
                 "policy": self._runner.snapshot(copy=False)["shapes"], "libraries": find_libraries(self._model),
                 **self._settings}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Entries) -> None:
         register_libraries(state["model"], state.get("libraries", ()))
         self._open(state["model"], state["device"], {}, **{n: state[n] for n in _SETTINGS if n in state})
         policy = state.get("policy") or self._list_former(state["shapes"])
