@@ -24,6 +24,7 @@ from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .step import Arrays, Shapes, Step, StepSource
 from .step_engine import StepEngine
+from .stepper import Stepper
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
@@ -32,7 +33,8 @@ from .view import Trainer, TrainingView, view_training
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
            "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
            "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
-           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "count_batches",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training", "write_step"]
+           "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind",
+           "count_batches", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible",
+           "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine",
+           "select_for_device", "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training",
+           "write_step"]
