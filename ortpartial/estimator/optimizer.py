@@ -14,7 +14,7 @@ from onnx import ModelProto
 from ortpartial.annotations import ArrayLike, CallbackLike, Data, Entries, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
+from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
@@ -139,10 +139,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
         objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
         tasks "fit", "epoch" and, where they have an attribute `batches_between_calls`, "batches": pieces of an epoch.
-    distributed : bool
-        Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
-        example, and reads its share of every batch; the steps are those of one process. Only the first process shows
-        the bar and calls the callbacks.
+    distributed : bool or DataParallel
+        Whether the processes of ``torch.distributed`` train together, or how they send gradients. Each is given all
+        rows, as a memory map for example, and reads its share of every batch; the steps are those of one process.
+        Models, settings and rows are compared first. Only the first process shows the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
         time and the same numbers, up to the last bits; products of packed weights that round what they read, those of
@@ -261,7 +261,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         warm_start: bool = False,
         validation_every: float = 0.1,
         callbacks: Sequence[CallbackLike] = (),
-        distributed: bool = False,
+        distributed: bool | DataParallel = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
         accumulate: int = 1,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpartial.annotations import Data, Record, State
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
 from ortpartial.logs import logger
 
+from .exchange import describe_arrays, describe_settings
 from .fit_data import DataReader, FitData
 from .interruption import interruptible
 from .mean import WeightedMean
@@ -254,11 +255,11 @@ class Loop:
     def _begin(self, data: Mapping[str, np.ndarray]) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
         self._start(data)
-        rows = len(next(iter(data.values()), ()))
-        first_rows, self.rng = self.engine.broadcast((rows, self.rng))
-        if first_rows != rows:
-            raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
-                            f"rows.")
+        if self.engine.is_distributed:
+            names = ("batch_size", "max_iter", "shuffle", "validation_every")
+            settings = {n: getattr(self.settings, n) for n in names}
+            self.engine.check_same({**describe_settings(**settings), **describe_arrays(data)})
+        self.rng = self.engine.broadcast(self.rng)
         self.engine.synchronize()
         return self.engine.is_first
 
