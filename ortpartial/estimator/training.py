@@ -62,6 +62,7 @@ from ortpartial.training import (
     select_engine,
     select_for_length,
 )
+from ortpartial.training_info import StoredTraining
 
 from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
 from .checkpoint import find_checkpoint
@@ -272,6 +273,18 @@ class Training:
         if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
             self.adopt(replace(self.spec, rescaled=True))
         self.engine.restore(snapshot)
+
+    def go_on(self, stored: StoredTraining) -> None:
+        """Go on from the state that a model stores beside its settings, as far as the settings are still the same."""
+        starts = {w: n for w, n in stored.rate_starts.items() if w in self.spec.weights}
+        if starts or stored.average_start:
+            self.adopt(replace(self.spec, rate_starts=starts, average_start=stored.average_start))
+        names, snapshot = self.spec.names, self.engine.snapshot()
+        arrays = {names.state(*state): a for state, a in stored.states.items()}
+        if stored.rate_scale != 1:
+            arrays[names.rate_scale] = np.array(stored.rate_scale)
+        seed = snapshot["seed"] if stored.seed is None else stored.seed
+        self.restore_arrays({**snapshot, "iteration": stored.iteration, "arrays": arrays, "seed": seed})
 
     def forward_backward(self) -> OrtGradientForwardBackward:
         """Forward and backward apart, with the weights of now."""

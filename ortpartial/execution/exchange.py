@@ -278,7 +278,7 @@ def describe_arrays(arrays: Mapping[Any, Data]) -> dict[str, str]:
     Examples
     --------
     >>> describe_arrays({"x": np.arange(6, dtype=np.float32).reshape(3, 2)})
-    {"'x'": 'float32 of shape (3, 2) and checksum 7d9ca3e5e6a0'}
+    {"'x'": 'float32 of shape (3, 2) and checksum 11166d77d139'}
     """
     return {repr(n): f"{a.dtype} of shape {tuple(a.shape)} and checksum {_digest(_sample(a))}"
             for n, a in arrays.items() if hasattr(a, "dtype") and hasattr(a, "shape")}

@@ -137,8 +137,8 @@ class Processes(Exchange):
         if not counts.any():
             counts = np.ones(rows)
         share = float(counts[own].sum()) / max(float(counts.sum()), np.finfo(np.float64).tiny)
-        own = slice(self.group.rank, None, self.group.size) if len(own) else slice(1)
-        taken = {n: a[own] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
+        part = slice(self.group.rank, None, self.group.size) if len(own) else slice(1)
+        taken = {n: a[part] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
         return taken, {RANK: np.array(self.group.rank, np.int32), SHARE: np.array(share)}
 
     def step(self, runner: StepRunner, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray],

@@ -155,7 +155,7 @@ def sums_update_graph(spec: TrainingSpec, *, parts: int = 1) -> ModelProto:
     sums = variable(names.sums, spec.dtype, [parts * (is_whole * sum(sizes) + 2)])
     inputs: dict[str, Value] = {names.sums: sums}
     if is_whole:
-        slices = op.Split(sums, [*sizes, 1, 1] * parts, axis=0, n_outputs=parts * (len(sizes) + 2))
+        slices = list(op.Split(sums, [*sizes, 1, 1] * parts, axis=0, n_outputs=parts * (len(sizes) + 2)))
     else:
         sent = inputs[names.sent] = variable(names.sent, spec.parallel.gradient_dtype or spec.dtype,
                                              [parts * sum(sizes)])
@@ -213,7 +213,7 @@ class DataParallelEngine(StepRunner):
         length = 2 * parts + (size if spec.parallel.is_whole else 0)
         self.sums = Buffer(np.zeros(length, spec.dtype), spec.device)
         #: By name, all that processes add up, and how many of the numbers they send.
-        self.passed = {names.sums: (self.sums, None)}
+        self.passed: dict[str, tuple[Buffer, int | None]] = {names.sums: (self.sums, None)}
         if not spec.parallel.is_whole:
             sent = Buffer(np.zeros(size, spec.parallel.gradient_dtype or spec.dtype), spec.device)
             self.passed[names.sent] = sent, spec.parallel.count_sent(size)
@@ -249,13 +249,16 @@ class DataParallelEngine(StepRunner):
         """Check that all processes train the same model with the same loss and update, and have the same facts."""
         assert self.exchange is not None
         spec = self.source.spec
-        model = build({**find_inputs(list(spec.outputs.values()), spec.model.inputs), **spec.trained}, spec.outputs)
+        model = build({**spec.model.inputs, **spec.trained}, spec.outputs)
         pieces = {"learning_loss": dict(spec.losses), "learning_rate": spec.rate, "learning_penalty": spec.penalty,
                   "gradient_clipping": spec.gradient_clipping, "accumulate": spec.accumulate,
                   "averaging": spec.averaging, "distributed": spec.parallel}
-        graphs = describe_graphs({"the model": model, **self.graphs()})
-        last = {n: graphs.pop(n) for n in list(graphs)[1:]}  # Data without weights, for example, say more.
-        self.exchange.check_same({**describe_versions(), **describe_settings(**pieces), **graphs, **facts, **last})
+        loss = mean_loss(spec, targets := make_targets(spec), {})
+        # As they are written: what rewrites make of them may depend on the machine.
+        inputs = {**spec.model.inputs, **targets, **spec.trained}
+        graphs = {"the model": model, "the loss": build(inputs, {"loss": loss}), "the update": self._update}
+        self.exchange.check_same(
+            {**describe_versions(), **describe_settings(**pieces), **describe_graphs(graphs), **facts})
 
     def reset(self, first: Arrays, seed: Sequence[int] = (0, 0)) -> None:
         """Back to the first iteration: everything has been sent."""

@@ -69,6 +69,9 @@ DIFFERENT = {
     "other model": "the graph of the model is one of checksum",
     "other loss": "learning_loss is .*Square.* in process 0 and .*Huber.* in process",
     "other optimizer": r"learning_rate is .*eta0=0\.001,.* and .*eta0=0\.002,",
+    "other validation": r"'y_val' is float32 of shape \(20, 1\) and checksum (\w+) in process 0 and float32 of shape "
+                        r"\(20, 1\) and checksum (?!\1)\w+ in process \d",
+    "no validation": r"X_val is given in process 0 and missing in process \d",
     "other batches": r"batch_size is 9 in process 0 and 8 in process \d; give every"}
 COMPRESSED = {"float16": DataParallel("float16"), "top k": DataParallel(top_k=0.1),
               "both": DataParallel("float16", top_k=0.1), "all of them": DataParallel(top_k=1.0),
@@ -112,6 +115,10 @@ def differ(case, settings, X, y, w):
     """An optimizer that trains something else than the first process, and what its fit is given."""
     if case in ("other rows", "other numbers"):
         return Optimizer(mlp(), **settings), (X[:52], y[:52], w[:52]) if case == "other rows" else (X, y + 1, w)
+    if case == "no validation":
+        return Optimizer(mlp(), **settings), (X, y, w)
+    if case == "other validation":
+        return Optimizer(mlp(), **settings), (X, y, w, X[:20], y[:20] + 1)
     other = {"other loss": {"learning_loss": "huber"}, "other batches": {"batch_size": 8},
              "other optimizer": {"learning_rate": LearningRateAdam(0.002)}}.get(case, {})
     return Optimizer(mlp(hidden=9 if case == "other model" else 8), **{**settings, **other}), (X, y, w)
@@ -189,7 +196,8 @@ def training(case, distributed=False, rank=0):
         settings |= {"gradient_clipping": 0.3, "accumulate": 5, "averaging": "ema", "use_average": True}
     if case in DIFFERENT and rank == int(sys.argv[2]) - 1:
         return differ(case, settings, X, y, w)
-    return Optimizer(mlp(dtype=dtype), **settings), (X, y) if case == "unweighted" else (X, y, w)
+    rows = (X, y, w, X[:20], y[:20]) if case.endswith("validation") else (X, y, w)
+    return Optimizer(mlp(dtype=dtype), **settings), (X, y) if case == "unweighted" else rows
 
 
 def free_port():
