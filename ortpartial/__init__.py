@@ -41,6 +41,7 @@ from .estimator.callbacks import (
 from .exceptions import OrtPartialError
 from .execution import DataParallel
 from .graph import Value, build, constant, op, stop_gradient, values, variable
+from .installation import get_optional
 from .kits import TrainingKit, export_c, read_c_state, run_kit, write_kit
 from .learning import (
     AbsoluteLearningLoss,
@@ -133,17 +134,18 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "stop_gradient", "strip_training_info", "to_training_info", "trainable_parameters", "variable", "vjp",
            "write_kit"]
 
+#: Names of optional parts, and where they are.
+_ROOMS = {"OnnxClassifier": ".estimator.sklearn", "OnnxLayer": ".torch", "OnnxRegressor": ".estimator.sklearn"}
+
 
 def __getattr__(name: str) -> Any:
     """Import rooms on first use: torch and scikit-learn are optional, and importing them takes seconds."""
     if name in ("nn", "torch"):
-        return import_module(f".{name}", __name__)
-    if name == "OnnxLayer":
-        return import_module(".torch", __name__).OnnxLayer
-    if name in ("OnnxClassifier", "OnnxRegressor"):
-        return getattr(import_module(".estimator", __name__), name)
+        return get_optional(lambda: import_module(f".{name}", __name__))
+    if name in _ROOMS:
+        return get_optional(lambda: getattr(import_module(_ROOMS[name], __name__), name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "OnnxClassifier", "OnnxLayer", "OnnxRegressor", "nn", "torch"})
+    return sorted({*globals(), *_ROOMS, "nn", "torch"})

@@ -17,6 +17,7 @@ from ortpartial.checks import check_count
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
+from ortpartial.installation import install_command
 from ortpartial.model import Model, write
 from ortpartial.plots import plot_losses, save_figure
 
@@ -192,7 +193,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise SettingError(f"--plot is to end in .png, .svg or .pdf, not {args.plot.suffix!r}.")
     if find_spec("matplotlib") is None:
-        raise RuntimeMissingError("--plot needs matplotlib; install it, as by pip install 'ortpartial[cli]'.")
+        raise RuntimeMissingError(f"--plot needs matplotlib: run {install_command('cli')}.")
 
 
 def _read_task(args: argparse.Namespace) -> Task:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import ProcessError, RuntimeMissingError, SettingError
+from ortpartial.installation import install_command
 
 from .buffer import Buffer
 
@@ -41,7 +42,7 @@ class ProcessGroup:
             import torch
             import torch.distributed as dist
         except ImportError:
-            raise RuntimeMissingError("distributed=True needs torch: run `pip install ortpartial[torch]`.") from None
+            raise RuntimeMissingError(f"distributed=True needs torch: run {install_command('torch')}.") from None
         if not dist.is_available() or not dist.is_initialized():
             raise SettingError("distributed=True needs torch.distributed.init_process_group('gloo') before fit, in a "
                                "script that `torchrun --nproc_per_node=2 script.py` starts.")

@@ -11,6 +11,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
+from ortpartial.installation import install_command
 
 from .agent_nodes import read_shape
 from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, prepare_for_agent
@@ -65,7 +66,7 @@ class TrainingAgent:
         if not has_training():
             raise RuntimeMissingError(
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
-                f"`pip install ortpartial[training]` (Python 3.12 at most), or use engine='step' instead."
+                f"{install_command('training')} (Python 3.12 at most), or use engine='step' instead."
             )
         self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads

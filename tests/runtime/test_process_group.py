@@ -47,5 +47,5 @@ def test_without_a_group():
 
 def test_without_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(RuntimeMissingError, match="distributed=True needs torch: run `pip install ortpartial"):
+    with pytest.raises(RuntimeMissingError, match=r"distributed=True needs torch: run `pip install '\.\[torch\]'`"):
         ProcessGroup()
