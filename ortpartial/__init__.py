@@ -39,6 +39,7 @@ from .estimator.callbacks import (
     find_learning_rate,
 )
 from .exceptions import OrtPartialError
+from .execution import DataParallel
 from .graph import Value, build, constant, op, stop_gradient, values, variable
 from .installation import get_optional
 from .kits import TrainingKit, export_c, read_c_state, run_kit, write_kit
@@ -113,7 +114,8 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 __version__ = "0.1.0"
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
-           "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "EarlyStopping",
+           "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "DataParallel",
+           "EarlyStopping",
            "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss",
            "FunctionLearningLoss", "GradientClipping", "GradientMonitor", "HingeLearningLoss", "HuberLearningLoss",
            "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam",

@@ -145,6 +145,9 @@ class StepRunner(ABC):
         """The value that the first process has."""
         return value
 
+    def check_same(self, facts: Mapping[str, str]) -> None:  # noqa: B027 - a single process has nothing to compare
+        """Check that all processes train the same, and have the same facts."""
+
     def synchronize(self) -> None:  # noqa: B027 - a single process has nothing to take over
         """Take over weights, states and iteration of the first process."""
 

@@ -111,7 +111,7 @@ class EagerProgram(Program):
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
-            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)))
+            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)), {})
             arrays = list(taken.values())
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 

@@ -35,8 +35,7 @@ from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .structure import Nested
 from .summary import Summary, summarize
-from .trace import current_trace
-from .traced_source import WEIGHTS
+from .trace import WEIGHTS, current_trace
 from .trainer import ModuleTrainer
 
 if TYPE_CHECKING:

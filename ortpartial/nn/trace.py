@@ -22,7 +22,7 @@ from ortpartial.training import Update, draw_mask, scale_gradient
 from .structure import Nested
 from .update_call import UpdateCall
 
-__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -37,6 +37,9 @@ PASSING = "data_parallel."
 
 #: What a step of several processes reads: which of them this is, and the share of the rows that it has.
 RANK, SHARE = f"{PASSING}rank", f"{PASSING}share"
+
+#: What weights of rows are called.
+WEIGHTS = "sample_weight"
 
 
 def current_trace() -> Trace | None:
@@ -114,7 +117,7 @@ class TracedModule(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Passing:
     """Numbers that the processes add up in the middle of a step.
 
     Parameters
@@ -176,7 +179,7 @@ class Trace:
         In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
         graph is written.
     add_up : callable, optional
-        In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
+        In an eager run of several processes, from a name, `Passing.kept` and numbers to their sum over the processes.
     """
 
     def __init__(self, module: TracedModule, *, training: bool, updates: bool = True, gradient: Gradient = grad,
@@ -194,7 +197,7 @@ class Trace:
         #: All values that the state is given by the code, in turn.
         self.versions: dict[str, list[Value]] = {}
         #: What the processes add up, by the name of the state that holds it.
-        self.exchanges: dict[str, Exchange] = {}
+        self.exchanges: dict[str, Passing] = {}
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
         self.parameters: dict[str, Weight] = {}
