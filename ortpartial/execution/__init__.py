@@ -22,6 +22,7 @@ from .runner import ProgramKey, StepRunner, is_symbolic
 from .selection import MANY_STEPS, register_engine, select_for_device, select_for_fit, select_for_length
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
+from .sparse_rows import SparseRows, wrap_sparse
 from .step import Arrays, Shapes, Step, StepSource
 from .step_engine import StepEngine
 from .task_context import TaskContext
@@ -31,8 +32,9 @@ from .view import Trainer, TrainingView, view_training
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
            "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
-           "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
-           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "count_batches",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training", "write_step"]
+           "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepEngine", "StepNames",
+           "StepRunner", "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind",
+           "count_batches", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible",
+           "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine",
+           "select_for_device", "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training",
+           "wrap_sparse", "write_step"]

@@ -13,12 +13,14 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, counter, variable, with_numbers
+from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Range, check_indices
 from ortpartial.training import draw_mask
 
 from .structure import Nested
 
-__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Compared", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace",
+           "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -126,6 +128,26 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A prediction that a loss compares with a target.
+
+    Parameters
+    ----------
+    loss : BaseLearningLoss or None
+        The loss of an element.
+    output, target : Value
+        What it compares, in the forms that it takes.
+    weights : Value or None
+        Weights of the rows, or of the elements.
+    """
+
+    loss: BaseLearningLoss | None
+    output: Value
+    target: Value
+    weights: Value | None
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of a module, as the trace has recorded it.
 
@@ -184,6 +206,8 @@ class Trace:
         self.parameters: dict[str, Weight] = {}
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
+        #: What losses of the library compare, in their order.
+        self.compared: list[Compared] = []
         self.calls: list[Call] = []
         self._names: dict[int, str] = {}
         self._paths: dict[int, str] = {}
