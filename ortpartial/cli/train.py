@@ -25,12 +25,12 @@ from ortpartial.runtime import connect_processes
 from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
-    LOSSES,
     add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
     has_bar,
+    list_losses,
     make_callbacks,
     print_interruption,
     remove_checkpoints,
@@ -95,6 +95,9 @@ def add_train_command(commands: Commands) -> None:
     how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
     how.add_argument("--validation", metavar="SHARE|FILE", help="rows whose loss is computed after every epoch: a "
                                                                 "share of the rows, such as 0.1, or a file")
+    how.add_argument("--metrics", nargs="+", default=(), metavar="NAME",
+                     help="metrics of every epoch, of the validation rows where there are some: accuracy, f1_macro, "
+                          "r2, perplexity, train_accuracy ...")
     how.add_argument("--early-stopping", type=int, metavar="N", help="end after N epochs without a smaller validation "
                                                                      "loss, with the weights of the best one")
     how.add_argument("--init", choices=("model", "random"), default="model", help="where the weights start; default: "
@@ -269,7 +272,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, checkpointing="auto" if args.checkpointing else None, random_state=args.seed,
         device=args.device, engine=args.engine, timeout=args.timeout, distributed=args.distributed, validation_every=1,
-        callbacks=make_callbacks(args, folder, *stopping), verbose=int(has_bar(args)),
+        callbacks=make_callbacks(args, folder, *stopping), metrics=args.metrics, verbose=int(has_bar(args)),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
@@ -292,7 +295,7 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     """Print where the model is, and what to do with it."""
     best = _find_best(optimizer)
     if args.json:
-        losses = {n: best[n] for n in LOSSES if n in best}
+        losses = {n: best[n] for n in list_losses(best)}
         print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, "epoch": best["epoch"], **losses,
                     "seconds": seconds, **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:

@@ -30,7 +30,7 @@ from ortpartial.execution import (
     share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
+from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
 from ortpartial.model import Range
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
@@ -42,6 +42,7 @@ from .data_parallel import RESIDUAL, Processes
 from .function import Function, compile_function
 from .held_state import HeldState
 from .losses import Loss
+from .measuring import list_measured, read_predictions
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
 from .parts import Part, is_in_evaluation, list_attributes
@@ -282,6 +283,7 @@ class Program(HeldState):
             return
         self._step = None
         self._sessions.pop("evaluate", None)
+        self._sessions.pop("measure", None)
         self._extra.clear()
         step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True,
                           gradient=self._gradient, precision=self._precision)
@@ -394,7 +396,7 @@ class Program(HeldState):
 
     def can_join(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the runner takes all steps of an epoch on rows like these."""
-        arrays = self.signature.split_batch(arrays)
+        self.signature.check_parts(arrays)
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         if any(isinstance(size, int) for size in sizes) or self._processes is not None:
             return False
@@ -468,16 +470,22 @@ class Program(HeldState):
         self.runner.undo()
 
     @in_turn
-    def evaluate(self, batch: Sequence[Data]) -> Nested:
-        """What a step returns, in evaluation mode and without an update."""
+    def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
+        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
-        if "evaluate" not in self._sessions:
+        name = "evaluate" if meter is None else "measure"
+        if name not in self._sessions:
             writing = write_step(self.module, self._step.inputs, training=False, updates=False)
-            self._sessions["evaluate"] = self._compile(writing, writing.outputs)
-        function = self._sessions["evaluate"]
-        return function.writing.rebuild(function(arrays, self.get_used))
+            measured = {} if meter is None else list_measured(writing, [*self.inputs])
+            self._sessions[name] = self._compile(writing, {**writing.outputs, **measured})
+        function = self._sessions[name]
+        outputs = function(arrays, self.get_used)
+        if meter is not None:
+            for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
+                meter.add(output, prediction)
+        return function.writing.rebuild(outputs)
 
     @in_turn
     def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:

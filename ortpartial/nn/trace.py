@@ -15,6 +15,7 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, cast, constant, counter, op, variable, with_numbers
+from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Range, check_indices
 from ortpartial.rewrites import Precision, lower_products
 from ortpartial.training import Update, draw_mask, scale_gradient
@@ -22,7 +23,8 @@ from ortpartial.training import Update, draw_mask, scale_gradient
 from .structure import Nested
 from .update_call import UpdateCall
 
-__all__ = ["Call", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Compared", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace",
+           "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -136,6 +138,26 @@ class Passing:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A prediction that a loss compares with a target.
+
+    Parameters
+    ----------
+    loss : BaseLearningLoss or None
+        The loss of an element.
+    output, target : Value
+        What it compares, in the forms that it takes.
+    weights : Value or None
+        Weights of the rows, or of the elements.
+    """
+
+    loss: BaseLearningLoss | None
+    output: Value
+    target: Value
+    weights: Value | None
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of a module, as the trace has recorded it.
 
@@ -203,6 +225,8 @@ class Trace:
         self.parameters: dict[str, Weight] = {}
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
+        #: What losses of the library compare, in their order.
+        self.compared: list[Compared] = []
         self.calls: list[Call] = []
         self.update_calls: list[UpdateCall] = []
         self._names: dict[int, str] = {}
