@@ -218,7 +218,7 @@ class Optimizer(NamedSettings):
         gradients = self.reduce(trace, list(weights.values()), trace.differentiate(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
-    def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
+    def reduce(self, trace: Trace, weights: list[Value], gradients: Sequence[Value]) -> Sequence[Value]:
         """The gradients as they are applied: of several processes, their mean."""
         if not self.distributed:
             if trace.is_distributed:

@@ -277,7 +277,7 @@ class Trace:
         if self.precision is None:
             return self.gradient(objective, weights)
         scale = self._scaling[0] if self._scaling else constant(self.precision.loss_scale, np.float32)
-        return scale_gradient(self.gradient, scale)(*self.lower([objective]), weights)
+        return scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights)
 
     def lower(self, values: Sequence[Value]) -> list[Value]:
         """Expressions with the products of a mixed precision, if there is one."""

@@ -12,6 +12,7 @@ import numpy as np
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DeadlineError
 from ortpartial.execution import Batch, FitSettings, Loop, Overrides
+from ortpartial.learning import Meter
 
 from .rows import count_rows
 from .session import TrainingSession
@@ -203,7 +204,7 @@ class SessionDoor:
             raise _End
         return 0.0  # The means are ours, of all outputs.
 
-    def validate(self, batches: Iterable[Data]) -> dict[str, float]:
+    def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> dict[str, float]:
         """The means over the rows without a step."""
         sums = Sums(float)
         for data, _, _ in batches:
