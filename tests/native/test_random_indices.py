@@ -1,4 +1,4 @@
-"""Random programs that read and write at places which are data, in C beside onnxruntime: the same numbers or refusal."""
+"""Random programs that read and write at computed places, in C beside onnxruntime: the same numbers, or refused."""
 
 import shutil
 
@@ -68,7 +68,8 @@ class Program:
             y = op.GatherND(x, cast(self.places(x.shape[0], n, 1), WHOLE))
         elif kind == "ScatterND":
             n = 1 if reduction == "none" else n
-            y = op.ScatterND(x, cast(self.places(x.shape[0], n, 1), WHOLE), self.make(n, *x.shape[1:]), reduction=reduction)
+            places = cast(self.places(x.shape[0], n, 1), WHOLE)
+            y = op.ScatterND(x, places, self.make(n, *x.shape[1:]), reduction=reduction)
         else:
             i = self.places(x.shape[0], n)
             _, y = scan(lambda s, j: (s + 1.0, op.Gather(x, j) * s), [self.make()], [i])
