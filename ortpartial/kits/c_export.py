@@ -176,6 +176,9 @@ def _check_name(name: str) -> None:
 def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     """The model of a training, with one entry of training information."""
     if hasattr(training, "get_training_onnx"):
+        for setting in ("precision", "checkpointing"):
+            if value := getattr(training, setting, None):
+                raise SettingError(f"{setting}={value!r} is not written in C; set it to None first.")
         # Not "lowered": a gradient that is written for any batch has sizes that are found when it runs.
         return to_training_info(training, init="model", weighted=weighted)
     if weighted:

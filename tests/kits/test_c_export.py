@@ -320,3 +320,10 @@ def test_state_of_another_size_is_refused(tmp_path):
         read_c_state(tmp_path, bytes(24))
     with pytest.raises(OSError, match="other"):
         read_c_state(tmp_path, bytes(24), "other")
+
+
+@pytest.mark.parametrize("settings", [{"precision": "float16"}, {"checkpointing": "auto"}])
+def test_settings_that_are_not_written_in_c(settings, tmp_path):
+    (name, value), = settings.items()
+    with pytest.raises(SettingError, match=f"{name}='{value}' is not written in C; set it to None first"):
+        export_c(make(linear(3), **settings), tmp_path)
