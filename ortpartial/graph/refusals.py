@@ -181,7 +181,7 @@ def _along_axis(node: Node) -> Bound:
 
 def _of_parts(node: Node) -> Bound:
     n, first = _size(node.inputs[1], -1), node.attribute("batch_dims") if node.op_type == "GatherND" else 0
-    sizes = [None] if n is None else [_size(node.inputs[0], first + i) for i in range(n)]
+    sizes: list[int | None] = [None] if n is None else [_size(node.inputs[0], first + i) for i in range(n)]
     return Bound(1, "an index", _around(sizes))
 
 

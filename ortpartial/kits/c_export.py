@@ -53,6 +53,9 @@ def export_c(
     constant arrays; a program that takes a few steps and compares the losses with those that are computed here, with a
     Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
 
+    The function of a step returns 0, or the code of an index or a label that is out of range, and then leaves the state
+    as it was; ``<name>_refusal`` is the code in words.
+
     Parameters
     ----------
     training : optimizer, onnx.ModelProto, bytes or path

@@ -58,7 +58,7 @@ def find_refusals(model: ModelProto | bytes) -> dict[str, str]:
     if not isinstance(model, ModelProto):
         if b"that is not in " not in model and b"that is out of range:" not in model and GUARD.encode() not in model:
             return {}
-        model = ModelProto.FromString(model)
+        return find_refusals(ModelProto.FromString(model))
     return {n.name: n.doc_string for graph in walk_graphs(model.graph) for n in graph.node
             if n.op_type in REFUSING and n.doc_string}
 

@@ -1,4 +1,4 @@
-"""Random programs that read and write at places which are data, in C and in onnxruntime: equal numbers or refusals."""
+"""Random programs that read and write at computed places, in C beside onnxruntime: the same numbers, or refused."""
 
 import shutil
 
