@@ -35,6 +35,8 @@ def clean_message(e: Exception) -> str:
 
 def run_error(e: Exception) -> Exception:
     """The error for a run that failed: a `DataError` if an input does not fit the graph, else a `ModelError`."""
+    if isinstance(e, OrtPartialError):
+        return e
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
         return DataError(f"onnxruntime {runtime_version()} refuses an input: {clean_message(e)}")
     return ModelError(f"onnxruntime {runtime_version()} failed to run the graph: {clean_message(e)}")
