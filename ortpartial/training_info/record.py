@@ -17,7 +17,6 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial import learning
-from ortpartial.annotations import Json
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.learning import Piece, list_settings
 from ortpartial.texts import parse_json, printable
@@ -114,7 +113,7 @@ def note_settings(proto: ModelProto, spec: TrainingSpec) -> None:
         return
 
 
-def _encode(value: object) -> Json:
+def _encode(value: object) -> Any:
     """A setting as JSON; TypeError where it is none of the library."""
     if isinstance(value, Piece):
         if _CLASSES.get(name := type(value).__name__) is not type(value):
@@ -246,7 +245,7 @@ def _rebuild(record: Mapping[str, Any], proto: ModelProto, inference: ModelProto
     iteration, scale = arrays[names["iteration"]], arrays.get(names["rate_scale"], np.ones(()))
     seed = arrays.get(names["seed"])
     if iteration.shape or iteration.dtype != np.int64 or iteration < 0 or scale.shape or (
-            seed is not None and (seed.shape, seed.dtype) != ((2,), np.int32)):
+            seed is not None and (seed.shape != (2,) or seed.dtype != np.int32)):
         raise ValueError("iteration, seed or scale of the step sizes are no such numbers")
     starts, start = record["rate_starts"], record["average_start"]
     if not all(type(n) is int and 0 <= n <= iteration for n in (*starts.values(), start)) or starts.keys() - shapes:
