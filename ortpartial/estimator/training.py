@@ -15,10 +15,10 @@ from threading import get_ident
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data, Entries, Estimator, Settings, State
+from ortpartial.annotations import Data, Entries, Estimator, MetricLike, Settings, State
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
+from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
 from ortpartial.execution import (
     DataParallel,
     FitSettings,
@@ -28,10 +28,20 @@ from ortpartial.execution import (
     Place,
     count_batches,
     get_states,
+    is_batches,
     is_prefetching,
     resolve_distributed,
 )
-from ortpartial.learning import BaseLearningLoss, fingerprint, is_settled, replace_settings
+from ortpartial.learning import (
+    BaseLearningLoss,
+    Meter,
+    check_average,
+    check_metrics,
+    fingerprint,
+    is_settled,
+    replace_settings,
+    resolve_metric,
+)
 from ortpartial.logs import logger
 from ortpartial.model import (
     Model,
@@ -64,7 +74,7 @@ from ortpartial.training import (
 )
 from ortpartial.training_info import StoredTraining
 
-from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
+from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import check_form
 from .forms import ModelLike
@@ -351,6 +361,17 @@ class Training:
     def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch, without an update."""
         return self.door.compute_loss(batch)
+
+    def evaluate(self, X: Data, y: Data, sample_weight: Data, metrics: Sequence[MetricLike]) -> dict[str, float]:
+        """The mean loss and metrics of rows, or of batches."""
+        self.follow_pieces()
+        X, y, sample_weight = self.predictor.reader.unpack(X, y, sample_weight)
+        if y is None and not is_batches(X):
+            raise DataError(f"{self.door.target} is missing; evaluate takes X and y, or batches of them.")
+        by_name = {metric.name: metric for metric in map(resolve_metric, check_metrics(metrics))}
+        meter = Meter(list(by_name.values()))
+        batches = X if y is None else [(X, y, sample_weight)]
+        return {"loss": self.door.validate(batches, meter if meter.metrics else None), **meter.read()}
 
     def _note_rates(self) -> None:
         """Compute step sizes of the history now, where the optimizer may have changed when they are read."""

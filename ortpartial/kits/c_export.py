@@ -173,6 +173,9 @@ def _check_name(name: str) -> None:
 def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     """The model of a training, with one entry of training information."""
     if hasattr(training, "get_training_onnx"):
+        for setting in ("precision", "checkpointing"):
+            if value := getattr(training, setting, None):
+                raise SettingError(f"{setting}={value!r} is not written in C; set it to None first.")
         # Not "lowered": a gradient that is written for any batch has sizes that are found when it runs.
         return to_training_info(training, init="model", weighted=weighted)
     if weighted:
@@ -206,7 +209,8 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
     inputs = {**step.inputs, **{n: before for n, (_, before, _) in step.state.items()}}
     outputs = {loss: step.outputs[loss], **{new: after for new, _, after in step.state.values()}}
     state = {n: new for n, (new, *_) in step.state.items()}
-    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name), loss
+    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name,
+                     ranges={n: r for n, r in session.ranges.items() if n in inputs}), loss
 
 
 def _train(

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.autodiff import grad, nodes_between
+from ortpartial.autodiff import nodes_between
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import GraphError, ModelError, SettingError
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
-from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import (
+    NamedSettings,
+    WeightAverage,
+    check_average,
+    is_settled,
+    resolve_averaging,
+    resolve_clipping,
+    resolve_penalty,
+    resolve_rate,
+)
+from ortpartial.training import Update, list_states
 
 from .changes import note_change
 from .data_parallel import average
@@ -42,6 +54,17 @@ class Optimizer(NamedSettings):
         The penalty of the weights.
     gradient_clipping : GradientClipping or float, optional
         How gradients are limited.
+    accumulate : int
+        Number of calls of an update, which takes the mean of their gradients: with one call a batch, a step on batches
+        of ``accumulate * batch_size`` rows, in the memory of one of `batch_size`. What an epoch leaves over is carried
+        into the next one. Schedules and Adam count updates.
+    averaging : str or WeightAverage, optional
+        A running average of the weights that is kept beside them: ``"ema"``, an `ExponentialAverage`, ``"swa"``, a
+        `StochasticWeightAverage`, or an object.
+    use_average : bool
+        Whether the averages take the place of the weights in evaluation mode: in `predict`, the validation of `fit`
+        and `to_onnx`. It can be changed at any time; `state_dict` has the weights, and `save` and `save_states` have
+        both.
     distributed : bool or DataParallel
         Whether several processes take the steps together, or how: see the notes.
     gradient_dtype, top_k : optional
@@ -98,8 +121,12 @@ class Optimizer(NamedSettings):
 
     def __init__(
         self, rate: Any = "SGD", parameters: Trained = None, *, penalty: Any = None, gradient_clipping: Any = None,
+        accumulate: int = 1, averaging: str | WeightAverage | None = None, use_average: bool = False,
         distributed: bool | DataParallel = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
     ):
+        self.accumulate = check_count("accumulate", accumulate)
+        self.averaging = self.planned_averaging = resolve_averaging(averaging)
+        self.use_average = use_average
         self.rate = rate
         self.planned_batches: int | None = None
         self.penalty = resolve_penalty(penalty)
@@ -119,21 +146,38 @@ class Optimizer(NamedSettings):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "rate":
             value = self.planned_rate = resolve_rate(value)
+        elif name in ("accumulate", "averaging") and name in vars(self):
+            raise SettingError(f"{name} says which sums and averages an optimizer holds, and cannot be changed; make "
+                               f"another optimizer, as in set_optimizer(rate, {name}={value!r}).")
+        elif name == "use_average":
+            check_average(check_flag(name, value), self.averaging)
         super().__setattr__(name, value)
-        if name not in ("planned_batches", "planned_rate"):  # Whoever plans asks whether that changes anything.
+        if not name.startswith("planned_"):  # Whoever plans asks whether that changes anything.
             note_change()
 
     def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
+        former = self.planned_rate, self.planned_averaging
         self.planned_batches = batches
-        former, self.planned_rate = self.planned_rate, self.rate.over(max(batches, 1))
-        return self.planned_rate != former
+        self._plan()
+        return (self.planned_rate, self.planned_averaging) != former
 
     def plan_again(self) -> None:
         """Plan as before where the rate may have changed in itself."""
-        if not is_settled(self.rate):
-            batches = self.planned_batches
-            self.planned_rate = self.rate if batches is None else self.rate.over(max(batches, 1))
+        if not is_settled(self.rate) or (self.averaging is not None and not is_settled(self.averaging)):
+            self._plan()
+
+    def _plan(self) -> None:
+        """Give the rate and the average the number of updates, if it is known."""
+        self.planned_rate, self.planned_averaging = self.rate, self.averaging
+        if self.planned_batches is not None:
+            updates = max(self.planned_batches // self.accumulate, 1)
+            self.planned_rate = self.rate.over(updates)
+            self.planned_averaging = self.averaging and self.averaging.over(updates)
+
+    def name_state(self, own: str, weight: str, state: str) -> str:
+        """The name of a state of a weight, of the optimizer that is this attribute."""
+        return f"{own}.{weight}.{state}"
 
     def __call__(self, loss: Value, parameters: Trained = None) -> None:
         """Update the weights by the gradient of a loss.
@@ -171,9 +215,7 @@ class Optimizer(NamedSettings):
             raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
-        gradients = self.reduce(trace, list(weights.values()), grad(objective, list(weights.values())))
-        if self.gradient_clipping is not None:
-            gradients = self.gradient_clipping(gradients)
+        gradients = self.reduce(trace, list(weights.values()), trace.differentiate(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
     def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
@@ -191,19 +233,21 @@ class Optimizer(NamedSettings):
         """Write the new weights and states."""
         own = trace.optimizer_name(self)
         counter = f"{own}.iteration"
-        k = trace.read_state(counter, np.int64, (), np.zeros((), np.int64)) + 1
-        names: list[str] = []
-        after: list[Value] = []
-        for (name, w), g in zip(weights.items(), gradients, strict=True):
+        before = trace.read_state(counter, np.int64, (), np.zeros((), np.int64))
+        k = before + 1
+        rates, states, name_state = {}, {}, partial(self.name_state, own)
+        for name, w in weights.items():
             shape = tuple(w.shape or ())
-            rate = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
-            shapes = {f"{own}.{name}.{s}": size for s, size in rate.state_shapes(shape).items()}
-            states = [trace.read_state(n, w.dtype, size, np.zeros(size, w.dtype))  # type: ignore[arg-type]
-                      for n, size in shapes.items()]
-            names += [name, *shapes]
-            after += rate.apply(w, g, k, *states)
-        for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
+            rates[name] = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            shapes = list_states(rates[name], shape, self.accumulate, self.averaging)
+            states[name] = {s: trace.read_state(name_state(name, s), w.dtype, size, np.zeros(size, w.dtype))
+                            for s, size in shapes.items()}
+        update = Update(weights, states, rates, name_state, gradient_clipping=self.gradient_clipping,
+                        accumulate=self.accumulate, averaging=self.planned_averaging)
+        call = trace.update(update, dict(zip(weights, gradients, strict=True)), k)
+        for name, value in call.take().items():
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
+        trace.write_state(counter, op.Where(call.finite, k, before) if call.is_guarded else k)
 
     def _choose(self, trace: Trace, parameters: Trained) -> list[Weight]:
         """The parameters that are trained."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +16,43 @@ from ortpartial.installation import install_command
 
 from .buffer import Buffer
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "connect_processes"]
 
 #: Seconds after which a collective operation fails if another process does not join it.
 _TIMEOUT = 300
+
+
+@contextmanager
+def connect_processes() -> Iterator[bool]:
+    """A context in which the processes that torchrun has started are connected.
+
+    Yields
+    ------
+    bool
+        Whether this process is the first one.
+
+    Raises
+    ------
+    RuntimeMissingError
+        torch is not installed.
+    SettingError
+        torchrun has not started this process.
+    """
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise RuntimeMissingError("Several processes need torch: run `pip install ortpartial[torch]`.") from None
+    is_connected = dist.is_initialized()
+    if not is_connected and "RANK" not in os.environ:
+        raise SettingError("Several processes are started by torchrun: `torchrun --nproc_per_node=2 -m ortpartial "
+                           "train ... --distributed`.")
+    if not is_connected:
+        dist.init_process_group("gloo")
+    try:
+        yield dist.get_rank() == 0
+    finally:
+        if not is_connected:
+            dist.destroy_process_group()
 
 
 class ProcessGroup:

@@ -29,7 +29,7 @@ from ortpartial.rewrites import (
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .channel_block import channel_block
 from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime, runtime_version
-from .errors import load_error, newest_opset, run_error
+from .errors import find_refusals, load_error, newest_opset, run_error
 from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
 from .host_nodes import list_dtypes, split_host_nodes
 from .ort_types import OrtSession, OrtValue, OrtValues, RunOptions, SessionOptions
@@ -177,6 +177,8 @@ class Session:
             self._later = self.inputs
             self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
         self.outputs: list[str] = [o.name for o in self.handle.outputs_meta]
+        #: The errors of nodes for numbers out of range, by name.
+        self.refusals = find_refusals(model)
         self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
 
     def _load_on_provider(self, model: ModelProto) -> tuple[OrtSession, Session | None]:
@@ -303,7 +305,7 @@ class Session:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
             arrays = self.handle.run(self.outputs, inputs, options or self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
         # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
         return {n: np.array(v) if n in inputs and not isinstance(v, list) else
                 np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
@@ -339,7 +341,7 @@ class Session:
         try:
             return self.handle.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
 
     def binding(self) -> Binding:
         """A new binding of inputs and outputs; a session may have several."""
@@ -510,7 +512,7 @@ class Binding:
                     self._binding.bind_ortvalue_input(name, ortvalue)
             self._run(self._binding, options or self.session._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.session.refusals) from None
 
     def vector(self) -> OrtValues:
         """The outputs of the last run as an OrtValueVector."""
