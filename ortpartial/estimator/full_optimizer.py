@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.annotations import CallbackLike, Entries, MetricLike, State
 from ortpartial.autodiff import WeightSelection, find_frozen
 from ortpartial.exceptions import ModelWarning
-from ortpartial.execution import FitSettings
+from ortpartial.execution import DataParallel, FitSettings
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -193,7 +193,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         validation_every: float = 0.1,
         callbacks: Sequence[CallbackLike] = (),
         metrics: Sequence[MetricLike] = (),
-        distributed: bool = False,
+        distributed: bool | DataParallel = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
         accumulate: int = 1,

@@ -22,8 +22,8 @@ from ortpartial.annotations import (
     State,
 )
 from ortpartial.autodiff import WeightSelection
-from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
+from ortpartial.exceptions import CheckpointError, DataError, ModelError, SettingError
+from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
@@ -154,10 +154,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ``f(y_true, y_pred)`` or ``f(y_true, y_pred, sample_weight)``. They are columns of `history_`, with ``"val_"``
         before the name; those of the rows that are trained have none, computed without ``X_val``, and of
         ``"train_accuracy"``, also beside it.
-    distributed : bool
-        Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
-        example, and reads its share of every batch; the steps are those of one process. Only the first process shows
-        the bar and calls the callbacks.
+    distributed : bool or DataParallel
+        Whether the processes of ``torch.distributed`` train together, or how they send gradients. Each is given all
+        rows, as a memory map for example, and reads its share of every batch; the steps are those of one process.
+        Models, settings and rows are compared first. Only the first process shows the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
         time and the same numbers, up to the last bits; products of packed weights that round what they read, those of
@@ -277,7 +277,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         validation_every: float = 0.1,
         callbacks: Sequence[CallbackLike] = (),
         metrics: Sequence[MetricLike] = (),
-        distributed: bool = False,
+        distributed: bool | DataParallel = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
         accumulate: int = 1,
@@ -354,9 +354,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         model : onnx.ModelProto, bytes or path
-            A model with ``training_info`` whose losses, penalty, optimizer and schedule are recognized as those of
-            this library: as `get_training_onnx` and `to_training_info` write them in style ``"standard"``, with
-            `train_mode` off, or others, with the operators Gradient, Adam, Adagrad or Momentum.
+            A model with ``training_info``: as `get_training_onnx` and `to_training_info` write it, with the settings
+            in the metadata of the model, or one of others, with the operators Gradient, Adam, Adagrad or Momentum,
+            whose losses, penalty, optimizer and schedule are recognized as those of this library.
         **settings : object
             Other settings, as for the constructor, such as ``max_iter`` and ``batch_size``, which a model does not
             store; those that it stores can be replaced.
@@ -368,8 +368,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Raises
         ------
         ModelError
-            The model has no training, or one that is not recognized, such as one with a loss of one's own, of the
-            style ``"lowered"``, or with `gradient_clipping`, `accumulate` or `averaging`; a `TrainingSession` runs any.
+            The model has no training, its metadata are damaged, or the training is not recognized, such as one with a
+            loss of one's own, or one that was edited after it was written; a `TrainingSession` runs any.
 
         Examples
         --------
@@ -385,14 +385,15 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         stored = recognize_training(model)
         optimizer = cls._from_stored(stored.model, {**stored.settings, "warm_start": True, **settings})
-        names = optimizer._spec.names
-        arrays = {names.state(*state): a for state, a in stored.states.items()}
-        optimizer._engine.restore({**optimizer._engine.snapshot(), "iteration": stored.iteration, "arrays": arrays})
+        optimizer.training.go_on(stored)
         return optimizer
 
     @classmethod
     def _from_stored(cls, model: ModelProto, settings: Entries) -> Self:
         """An optimizer with the settings that a model stores."""
+        if "loss_output_name" in settings:
+            raise ModelError("The model that stores the training computes its loss itself; go on with it by "
+                             "OrtGradientOptimizer.from_training_info(model).")
         return cls(model, **settings)
 
     # -- training

@@ -13,6 +13,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.learning import Metric, check_metrics, resolve_metric
 
 from .hooks import check_callbacks
+from .interruption import check_timeout
 
 __all__ = ["FitSettings"]
 
@@ -78,8 +79,7 @@ class FitSettings:
         if to_number(self.validation_every, above=0) is None:
             raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
                                f"{self.validation_every!r}.")
-        if self.timeout is not None and to_number(self.timeout, above=0) is None:
-            raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
+        check_timeout(self.timeout)
         if not isinstance(self.verbose, (int, np.integer, np.bool_)):
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
         callbacks: object = self.callbacks

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpartial.annotations import Data, Record, State
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
 from ortpartial.learning import Meter
 from ortpartial.logs import logger
 
+from .exchange import describe_arrays, describe_settings
 from .fit_data import DataReader, FitData, check_measurable, measure_rows
 from .interruption import interruptible
 from .mean import WeightedMean
@@ -107,7 +108,7 @@ class Loop:
         elif not self.settings.warm_start:
             self.reset()
         place.rows, place.start = len(data.rows), place.start if former else self.engine.iteration
-        is_first = data.batches is not None or self._begin(data.arrays)
+        is_first = data.batches is not None or self._begin(data.arrays, data.validation)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
         with Progress(self.read_progress, is_first) as progress, self._training(place, overrides), (
                 tasks or nullcontext()):
@@ -273,14 +274,15 @@ class Loop:
         """The arrays that steps read, and their number of rows."""
         return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
 
-    def _begin(self, data: Mapping[str, np.ndarray]) -> bool:
+    def _begin(self, data: Mapping[str, np.ndarray], validation: Iterable[Data] | None = None) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
         self._start(data)
-        rows = len(next(iter(data.values()), ()))
-        first_rows, self.rng = self.engine.broadcast((rows, self.rng))
-        if first_rows != rows:
-            raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
-                            f"rows.")
+        if self.engine.is_distributed:
+            names = ("batch_size", "max_iter", "shuffle", "validation_every")
+            settings = {n: getattr(self.settings, n) for n in names}
+            facts = {**describe_settings(**settings), **describe_arrays(data)}
+            self.engine.check_same(facts | _describe_validation(validation))
+        self.rng = self.engine.broadcast(self.rng)
         self.engine.synchronize()
         return self.engine.is_first
 
@@ -414,6 +416,15 @@ class Loop:
         """The number of batches taken so far, and the mean loss of the epoch that runs; another thread asks."""
         mean = self._mean or self.engine.mean
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
+
+
+def _describe_validation(batches: Iterable[Data] | None) -> dict[str, str]:
+    """Describe the data that validate, as far as they are arrays."""
+    facts = {"X_val": "missing" if batches is None else "given"}
+    if isinstance(batches, list):
+        for name, part in zip(("X_val", "y_val"), batches[0], strict=False):
+            facts |= describe_arrays(part if isinstance(part, Mapping) else {name: part})
+    return facts
 
 
 def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:

@@ -34,6 +34,8 @@ class EagerProgram(Program):
     ----------
     module, inputs, targets, use_graph, sequential, random_state, device, engine
         As for `Program`.
+    checkpointing, precision, loss_scale
+        As for `Program`.
     """
 
     #: Operators are run one by one.
@@ -59,6 +61,10 @@ class EagerProgram(Program):
             for n, p in new.items():
                 hold(p, n, self)
         return self.get(name) if self.holds(name) else None
+
+    def find_used(self, name: str) -> np.ndarray | None:
+        """A part of the state as it is used in evaluation."""
+        return None if self.find(name) is None else self.get_used(name)
 
     def undo(self) -> None:
         """Back to before the last step."""
@@ -107,7 +113,7 @@ class EagerProgram(Program):
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
-            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)))
+            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)), {})
             arrays = list(taken.values())
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
@@ -131,8 +137,8 @@ class EagerProgram(Program):
         numbers = convert(arrays, inputs)
         values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
         with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):
-            writing = write(self.module, code, values, training=training, updates=updates, find=self.find,
-                            add_up=self._add_up)
+            writing = write(self.module, code, values, training=training, updates=updates,
+                            find=self.find if training else self.find_used, add_up=self._add_up)
             if training:
                 writing.trace.count_batch()
         trace = writing.trace

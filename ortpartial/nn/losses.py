@@ -62,7 +62,9 @@ class Loss:
         GraphError
             Output and target do not fit together.
         """
-        y = output
+        y, trace = output, current_trace()
+        if trace is not None:
+            trace.wide.add(y)  # In mixed precision, losses are computed in the dtype of the module.
         shape = self.loss.target_shape(y.shape or ())
         dtype = np.dtype(self.loss.target_dtype or y.dtype)
         t = self._match(target, y, shape, dtype)

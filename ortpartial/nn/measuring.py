@@ -10,8 +10,7 @@ from ortpartial.exceptions import DataError
 from ortpartial.graph import Value, find_inputs
 from ortpartial.learning import Prediction, find_last_activation, guess_loss
 
-from .trace import Compared
-from .traced_source import WEIGHTS
+from .trace import WEIGHTS, Compared
 from .writing import Writing
 
 __all__ = ["list_measured", "read_predictions"]

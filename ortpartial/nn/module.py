@@ -19,6 +19,7 @@ from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
 from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
+from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
 from . import states
@@ -34,8 +35,7 @@ from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .structure import Nested
 from .summary import Summary, summarize
-from .trace import current_trace
-from .traced_source import WEIGHTS
+from .trace import WEIGHTS, current_trace
 from .trainer import ModuleTrainer
 
 if TYPE_CHECKING:
@@ -354,7 +354,8 @@ class Module(Part):
 
     def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
                 targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
-                engine: str = "auto") -> Self:
+                engine: str = "auto", checkpointing: bool | str | None = None,
+                precision: str | None = None, loss_scale: LossScale | float | None = None) -> Self:
         """Write the graph of the module, and make its weights.
 
         Parameters
@@ -379,6 +380,17 @@ class Module(Part):
         engine : str
             What takes the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
             `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which one does.
+        checkpointing : None or "auto"
+            Gradient checkpointing: ``"auto"`` (or True) recomputes values in the backward pass instead of keeping them,
+            for less memory, more time and the same numbers, as in `OrtGradientForwardBackwardOptimizer`.
+        precision : str, optional
+            Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many
+            numbers, what `Loss` computes, weights and their update stay in the dtype of the module, as does all that is
+            computed in evaluation mode. Engines ``"step"`` and ``"epoch"``; meant for devices, as in
+            `OrtGradientForwardBackwardOptimizer`.
+        loss_scale : float or LossScale, optional
+            The factor of losses before differentiation, by default a `LossScale` for float16, which adapts the factor
+            and skips updates whose gradients overflow; a number is fixed, and skips none.
 
         Returns
         -------
@@ -388,14 +400,15 @@ class Module(Part):
         Raises
         ------
         SettingError
-            The engine is not known, or does not run on the device.
+            The engine is not known, or does not run on the device; or a setting is out of range.
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
-                                engine=engine)
+                                engine=engine, checkpointing=checkpointing,
+                                precision=precision, loss_scale=loss_scale)
         return self.train(is_train)
 
     @property

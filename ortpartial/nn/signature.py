@@ -16,8 +16,7 @@ from ortpartial.graph import Value
 from .parts import Part, has_own_step
 from .placeholders import check_sizes, list_arguments, name_all, to_placeholder
 from .rows import to_arrays
-from .trace import ITERATION, SEED
-from .traced_source import WEIGHTS
+from .trace import ITERATION, SEED, WEIGHTS
 
 __all__ = ["Signature"]
 

@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ortpartial.annotations import CallbackLike, Context, Data, MetricLike, Record, Settings, State
+from ortpartial.exceptions import SettingError
 from ortpartial.execution import TrainingView, wrap_sparse
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -28,6 +29,7 @@ from ortpartial.learning import (
     BaseLearningRate,
     ElasticLearningPenalty,
     Metric,
+    NamedSettings,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -62,11 +64,13 @@ _MOST_SHARED = 2**22
 
 #: Settings that a network is made by, and those of its training that may change where it goes on.
 _NETWORK = ("model", "hidden_layer_sizes", "activation", "dropout", "dtype")
+#: Settings that nothing reads where another one is given.
+_UNREAD = {"model": _NETWORK[1:], "penalty": ("alpha",)}
 _TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", "weights_to_train", "device", "engine",
              "settings", "random_state")
 
 
-class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A scikit-learn estimator that trains an ONNX graph.
 
     A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
@@ -289,11 +293,25 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
+        self._refuse_unread()
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
                                  dropout=self.dropout, dtype=X.dtype.name, output=self._output)
         is_model = isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike))
         return self.model if is_model else self.model(tuple(X.shape[1:]), n_outputs)
+
+    def _refuse_unread(self) -> None:
+        """Refuse settings that nothing reads beside others, which would be ignored."""
+        defaults = inspect.signature(type(self)).parameters
+        for name, unread in _UNREAD.items():
+            others = [n for n in unread if fingerprint(getattr(self, n)) != fingerprint(defaults[n].default)]
+            others = [n for n in others if n != "hidden_layer_sizes" or self._hidden]
+            if getattr(self, name) is not None and others:
+                raise SettingError(f"{others[0]}={getattr(self, others[0])!r} is not read beside {name}=...; leave one "
+                                   f"of the two out.")
+        if self.learning_rate_init is not None and not isinstance(self.learning_rate, str):
+            raise SettingError(f"learning_rate={self.learning_rate!r} has a step size of its own, and "
+                               f"learning_rate_init={self.learning_rate_init!r} is not read; leave it out.")
 
     def _read_scores(self, model: Model) -> Model:
         """The model whose output is what the loss reads."""
@@ -329,6 +347,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if fixed := changed.intersection(_NETWORK):
             raise ValueError(f"{min(fixed)} has changed, and this training goes on with the network that it began "
                              f"with; give back the former one, or fit a clone of the estimator.")
+        if changed:
+            self._refuse_unread()
         optimizer = self.optimizer_
         new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
         if "settings" in changed:
@@ -362,8 +382,14 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @property
     def _rate(self) -> BaseLearningRate:
-        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name."""
+        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name.
+
+        A number is the step size of the default optimizer.
+        """
         rate = resolve_rate(self.learning_rate)
+        if isinstance(self.learning_rate, Real):
+            default = inspect.signature(type(self)).parameters["learning_rate"].default
+            return replace_settings(resolve_rate(default), eta0=rate.eta0)
         if not isinstance(self.learning_rate, str):
             return rate
         is_linear = self.model is None and not self._hidden

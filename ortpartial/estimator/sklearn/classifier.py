@@ -85,7 +85,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         `partial_fit` takes a dict.
     learning_rate : str, float or BaseLearningRate
         The optimizer: ``"Adam"``, ``"SGD"``, ``"SGDNesterov"`` and others by name, an object with its step size and
-        schedule, or a number for plain SGD. Settings of objects are settings of the estimator, such as
+        schedule, or a number, the step size of Adam. Settings of objects are settings of the estimator, such as
         ``learning_rate__eta0`` in a grid search.
     learning_rate_init : float, optional
         The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.

@@ -16,8 +16,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import ortpartial
 from ortpartial import (
     LearningRateAdam,
+    NoLearningPenalty,
     OnnxClassifier,
     OnnxRegressor,
     build,
@@ -155,6 +157,54 @@ def test_a_wrong_setting_is_named_by_fit(name, value):
     assert isinstance(repr(model), str)
 
 
+def test_a_number_is_the_step_size_of_the_default_optimizer():
+    model = OnnxClassifier(learning_rate=0.003, max_iter=2, random_state=0).fit(X, NAMES)
+    assert model.optimizer_.learning_rate == LearningRateAdam(0.003)
+    same = OnnxClassifier(learning_rate_init=0.003, max_iter=2, random_state=0).fit(X, NAMES)
+    assert model.loss_curve_ == same.loss_curve_
+    model.set_params(learning_rate=0.5, warm_start=True).fit(X, NAMES)
+    assert model.optimizer_.learning_rate == LearningRateAdam(0.5)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"learning_rate_init": 0.1, "learning_rate": LearningRateAdam(0.2)}, "learning_rate_init=0.1 is not read"),
+    ({"learning_rate_init": 0.1, "learning_rate": 0.2}, "learning_rate=0.2 has a step size of its own"),
+    ({"alpha": 0.1, "penalty": NoLearningPenalty()}, r"alpha=0.1 is not read beside penalty=\.\.\."),
+    *(({name: value, "model": lambda shape, n: linear_model(*shape, n)}, f"{name}=.* is not read beside model=")
+      for name, value in [("hidden_layer_sizes", 3), ("activation", "tanh"), ("dropout", 0.1), ("dtype", "float64")])])
+def test_settings_that_nothing_reads(settings, message):
+    with pytest.raises(SettingError, match=message):
+        OnnxRegressor(**settings).fit(X, Y)
+    model = OnnxRegressor(warm_start=True, max_iter=1, model=settings.get("model"), penalty=settings.get("penalty"),
+                          learning_rate=settings.get("learning_rate", "Adam")).fit(X, Y)
+    with pytest.raises(ValueError, match=f"{message}|has changed"):
+        model.set_params(**settings).fit(X, Y)
+
+
+def linear_model(n, outputs):
+    return build([x := variable("x", "float32", ["N", n])], {"y": x @ constant(np.zeros((n, outputs), "f"), hint="w")})
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"solver": "adam"}, "has no setting 'solver'; did you mean 'learning_rate'?"),
+    ({"lr": 0.1}, "has no setting 'lr'; did you mean 'learning_rate'?"),
+    ({"epochs": 3}, "has no setting 'epochs'; did you mean 'max_iter'?"),
+])
+def test_words_of_others(settings, message):
+    with pytest.raises(TypeError) as e:
+        OnnxClassifier(**settings)
+    assert str(e.value) == f"OnnxClassifier {message}"
+
+
+@pytest.mark.parametrize("schedule", ["adaptive", "invscaling", "constant"])
+def test_words_of_scikit_learn_for_schedules(schedule):
+    """The message says what to write, and that trains."""
+    with pytest.raises(SettingError, match="Did you mean") as e:
+        OnnxClassifier(learning_rate=schedule, max_iter=1).fit(X, NAMES)
+    advised = str(e.value).partition("Did you mean ")[2].partition("?")[0]
+    OnnxClassifier(learning_rate=eval(advised, vars(ortpartial)), max_iter=1).fit(X, NAMES)
+
+
 # -- among the tools of scikit-learn
 
 
@@ -193,7 +243,8 @@ def test_calibration():
 
 @pytest.mark.parametrize("model", [None, network((4,), 3), network], ids=["linear", "proto", "function"])
 def test_pickles_go_on(model):
-    first = OnnxClassifier(model, hidden_layer_sizes=(5,), max_iter=3, random_state=0).fit(X, NAMES)
+    hidden = (5,) if model is None else ()
+    first = OnnxClassifier(model, hidden_layer_sizes=hidden, max_iter=3, random_state=0).fit(X, NAMES)
     again = pickle.loads(pickle.dumps(first))
     assert np.array_equal(again.predict_proba(X), first.predict_proba(X))
     assert np.array_equal(again.partial_fit(X, NAMES).predict_proba(X), first.partial_fit(X, NAMES).predict_proba(X))
