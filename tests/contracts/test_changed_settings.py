@@ -212,4 +212,5 @@ ESTIMATOR = {
     "batch_size": 7, "max_iter": 9, "shuffle": False, "random_state": 5, "tol": 1e9, "n_iter_no_change": 1,
     "early_stopping": True, "validation_fraction": 0.5, "warm_start": True, "verbose": True,
     "weights_to_train": ["coef"], "dtype": "float64", "engine": "step", "callbacks": [lambda o: True],
+    "metrics": ["r2"],
     "settings": {"gradient_clipping": 1e-3}}
