@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial import learning
+from ortpartial.annotations import Entries, Settings
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.learning import Piece, list_settings
 from ortpartial.texts import parse_json, printable
@@ -71,7 +71,7 @@ class StoredTraining:
     """
 
     model: ModelProto
-    settings: dict[str, Any]
+    settings: Settings
     states: dict[tuple[str, str], np.ndarray]
     iteration: int
     seed: np.ndarray | None = None
@@ -113,7 +113,7 @@ def note_settings(proto: ModelProto, spec: TrainingSpec) -> None:
         return
 
 
-def _encode(value: object) -> Any:
+def _encode(value: object) -> object:
     """A setting as JSON; TypeError where it is none of the library."""
     if isinstance(value, Piece):
         if _CLASSES.get(name := type(value).__name__) is not type(value):
@@ -222,7 +222,7 @@ def _describe_damage(reason: str) -> ModelError:
                       f"them, and the training is recognized by its formulas, if it can be.")
 
 
-def _rebuild(record: Mapping[str, Any], proto: ModelProto, inference: ModelProto) -> StoredTraining:
+def _rebuild(record: Entries, proto: ModelProto, inference: ModelProto) -> StoredTraining:
     """The training that a record of these graphs describes."""
     settings = _read_settings(record["settings"], inference)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.training_info[0].algorithm.initializer}
@@ -246,9 +246,9 @@ def _rebuild(record: Mapping[str, Any], proto: ModelProto, inference: ModelProto
                           start)
 
 
-def _read_settings(record: Mapping[str, Any], inference: ModelProto) -> dict[str, Any]:
+def _read_settings(record: Entries, inference: ModelProto) -> Settings:
     """The arguments of an optimizer that a record has; of a model with one output, its loss has no name."""
-    settings = {n: _decode(v) for n, v in record.items()}
+    settings: Settings = {n: _decode(v) for n, v in record.items()}
     if unknown := settings.keys() - _SETTINGS:
         raise ValueError(f"it has a setting {min(unknown)!r}")
     if losses := settings.get("learning_loss"):
@@ -266,7 +266,7 @@ _SETTINGS = frozenset({"weights_to_train", "train_mode", "learning_loss", "learn
                        "label_names", "sample_weight_name"})
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: object) -> object:
     """A setting from JSON: an object of a class of the library, whose constructor checks what it is given."""
     if isinstance(value, list):
         return [_decode(v) for v in value]
