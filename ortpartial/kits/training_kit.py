@@ -12,7 +12,7 @@ from onnx import ModelProto, load_model_from_string
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.graph import to_dtype
-from ortpartial.model import match_names, read_tensors, replace_file
+from ortpartial.model import match_names, read_regular, read_tensors, replace_file
 from ortpartial.runtime import DeviceName, Session, runtime_version
 from ortpartial.texts import printable
 
@@ -161,7 +161,7 @@ class TrainingKit:
         ModelError
             The file of the model is not that of the manifest.
         """
-        data = (self.folder / Manifest.MODEL).read_bytes()
+        data = read_regular(self.folder / Manifest.MODEL)
         try:
             model = load_model_from_string(data)
         except Exception:  # protobuf has errors of its own.
@@ -198,7 +198,7 @@ class TrainingKit:
         file = self.manifest.find_step(rows)
         if file not in self._sessions:
             try:
-                session = Session((self.folder / file).read_bytes(), device=self._device)
+                session = Session(read_regular(self.folder / file), device=self._device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"
                 reason = str(e).removeprefix(f"{runtime} does not load the graph: ")
