@@ -785,8 +785,8 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
         raise ModelError(f"There is no file {str(files['training'])!r}{hint}; give the folder that generate_artifacts "
                          f"wrote to, and its prefix.")
     state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
-    evaluation = files["eval"] if files["eval"].is_file() else None
+    evaluation = files["eval"] if files["eval"].exists() else None
     module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout)
-    if files["optimizer"].is_file():
+    if files["optimizer"].exists():
         Optimizer(files["optimizer"], module)
     return module

@@ -16,7 +16,7 @@ from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, PaddedBatches
 from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 from ortpartial.learning import NextTokenLearningLoss
-from ortpartial.model import read, read_adapter, write_files
+from ortpartial.model import read, read_adapter, read_regular, write_files
 from ortpartial.runtime import check_adapter_files
 
 from .argument_types import Commands
@@ -200,7 +200,7 @@ def _copy_settings(model: Path, base: Path) -> None:
     """Put what onnxruntime-genai needs beside the base, where it is not there."""
     if not (model.parent / "genai_config.json").is_file() or model.name != base.name:
         return
-    contents = {file.name: file.read_bytes() for file in sorted(model.parent.iterdir())
+    contents = {file.name: read_regular(file) for file in sorted(model.parent.iterdir())
                 if file.suffix in _BESIDE and not (base.parent / file.name).exists()}
     write_files(contents, base.parent)
 

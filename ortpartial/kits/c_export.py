@@ -15,7 +15,7 @@ from onnx import ModelProto
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
-from ortpartial.model import Range, read, write_files
+from ortpartial.model import Range, read, read_regular, write_files
 from ortpartial.native import Field, NativeStep, lay_out, translate
 from ortpartial.texts import parse_json
 from ortpartial.training_info import TrainingSession, to_training_info
@@ -150,7 +150,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     """
     file = Path(folder) / f"{name}.json"
     try:
-        layout = parse_json(file.read_bytes())
+        layout = parse_json(read_regular(file))
         if (layout["format"], layout["version"]) != (_FORMAT, _VERSION):
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]

@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.exceptions import ModelError
 from ortpartial.execution import Arrays, GraphPart, Shapes, Step, StepNames, StepSource
 from ortpartial.graph import Value, variable
-from ortpartial.model import load
+from ortpartial.model import load, read_regular
 from ortpartial.runtime import Device, Session, runtime_version
 
 from .manifest import Manifest, Tensor
@@ -135,7 +135,7 @@ class KitSource(StepSource):
         """
         if file not in self.sessions:
             try:
-                session = Session((self.folder / file).read_bytes(), device=self.device)
+                session = Session(read_regular(self.folder / file), device=self.device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"
                 reason = str(e).removeprefix(f"{runtime} does not load the graph: ")

@@ -15,7 +15,7 @@ from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
-from ortpartial.model import match_names, read_tensors, replace_file
+from ortpartial.model import match_names, read_regular, read_tensors, replace_file
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
@@ -239,7 +239,7 @@ class TrainingKit:
         ModelError
             The file of the model is not that of the manifest.
         """
-        data = (self.folder / Manifest.MODEL).read_bytes()
+        data = read_regular(self.folder / Manifest.MODEL)
         try:
             model = load_model_from_string(data)
         except Exception:  # protobuf has errors of its own.

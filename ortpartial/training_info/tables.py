@@ -13,6 +13,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError, RuntimeMissingError
 from ortpartial.installation import install_command
+from ortpartial.model import open_regular
 
 __all__ = ["TABLES", "read_table", "write_table"]
 
@@ -59,7 +60,7 @@ def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
 
 def _read_csv(path: Path, texts: bool) -> dict[str, np.ndarray]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = next(reader, [])
             lines = [(reader.line_num, fields) for fields in reader if fields]
@@ -123,6 +124,7 @@ def _import_pyarrow(path: Path) -> Any:
 
 def _read_arrow(path: Path, texts: bool) -> dict[str, np.ndarray]:
     pa = _import_pyarrow(path)
+    open_regular(path, whole=False).close()
     try:
         table = pa.parquet.read_table(path) if path.suffix.lower() == ".parquet" else _read_ipc(pa, path)
     except pa.ArrowInvalid as e:
