@@ -246,8 +246,8 @@ def test_portable():
     session = onnxruntime.InferenceSession(make_portable(proto).SerializeToString())
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-12)
     assert make_portable(single := model(op.Elu, "float32")) is single
-    with pytest.raises(ModelError, match=r"<Node .*: Atan> is of float64, and no onnxruntime from 1\.19\.2 .* for "
-                       r"Atan; make the model one of float32"):
+    with pytest.raises(ModelError, match=r"<Node .*: Atan> is of float64, and no onnxruntime .* for Atan; "
+                       r"make the model one of float32"):
         make_portable(model(op.Atan))
     with pytest.raises(ModelError, match=r"kernel for LpPool of these attributes and sizes; .*, or its sizes static"):
         make_portable(model(lambda x: op.LpPool(x, kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1)))
