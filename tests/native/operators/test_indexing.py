@@ -47,7 +47,7 @@ CHECKED_NUMBERS = {
     "GatherND": (lambda i: op.GatherND(X, i), [[-4, 2], [3, -3]]),
     "ScatterElements": (lambda i: op.ScatterElements(X, i, V[:1], axis=0), [[-4, 0, 3]]),
     "ScatterND": (lambda i: op.ScatterND(X, i, V[:2], reduction="add"), [[-1], [3]]),
-    "ReverseSequence": (lambda i: op.ReverseSequence(X, i, batch_axis=1, time_axis=0), [0, 4, 2]),
+    "ReverseSequence": (lambda i: op.ReverseSequence(X, i, batch_axis=1, time_axis=0), [1, 4, 2]),
 }
 
 
