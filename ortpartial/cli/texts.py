@@ -14,6 +14,7 @@ import numpy as np
 
 from ortpartial.annotations import Json
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.installation import install_command
 from ortpartial.texts import parse_json
 
 __all__ = ["Row", "TextReader", "read_json", "read_texts"]
@@ -180,8 +181,8 @@ class TextReader:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise RuntimeMissingError("Texts need the package tokenizers; install it, as by pip install "
-                                      "'ortpartial[cli]', or give token ids.") from None
+            raise RuntimeMissingError(f"Texts need the package tokenizers: run {install_command('cli')}, or give "
+                                      f"token ids.") from None
         path = self.folder / "tokenizer.json"
         if not path.is_file():
             raise DataError(f"There is no {str(path)!r} for texts; give token ids, as {{\"input_ids\": [...]}}.")
@@ -218,8 +219,8 @@ class TextReader:
         try:
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # A template is code of strangers.
         except ImportError:
-            raise RuntimeMissingError("Messages need the package jinja2; install it, as by pip install "
-                                      "'ortpartial[cli]', or give texts.") from None
+            raise RuntimeMissingError(f"Messages need the package jinja2: run {install_command('cli')}, or give "
+                                      f"texts.") from None
 
         def refuse(message: str) -> None:
             raise ValueError(message)
