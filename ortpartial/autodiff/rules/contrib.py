@@ -137,11 +137,6 @@ def _(x):
     return y, inverse, counts
 
 
-@reads_as("SampleOp")
-def _(x):
-    return op.Identity(x)
-
-
 @reads_as("ScaledSiLU")
 def _(x, scale=None, *, alpha=1.0):
     z = x * (alpha if scale is None else cast(scalar(scale), x))

@@ -107,7 +107,6 @@ READ = rows(
     ("Trilu", "Trilu", [real(3, 4), I(1)], {"upper": 0}),
     ("Range", "Range", [F(0.25), F(2), F(0.5)], {}),
     ("Unique", "Unique", [F([2, 1, 1, 3, 4, 3])], {}),
-    ("SampleOp", "SampleOp", [real(3)], {}),
     ("ScaledSiLU", "ScaledSiLU", [real(2, 3)], {"alpha": 1.5}, YOUNG),
     ("ScaledSiLU by an input", "ScaledSiLU", [real(2, 3), F(0.7)], {}, YOUNG),
 )
