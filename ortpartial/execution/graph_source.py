@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -175,11 +174,6 @@ class GraphSource(StepSource):
         except (GraphError, ModelError) as e:
             listed = ", ".join(f"{n} {shape}" for n, shape in shapes.items())
             raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
-
-    def for_rows(self, rows: int) -> GraphSource:
-        """The same training for batches of so many rows."""
-        sizes: dict[str, Any] = {n: v.shape[1:] for n, v in self.inputs.items() if v.shape}
-        return self.for_shapes({n: (rows, *shape) for n, shape in sizes.items()})
 
     def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:
         """The step of an epoch, which returns the loss alone."""

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, wraps
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -20,23 +21,28 @@ from ortpartial.execution import (
     RunLocal,
     StepEngine,
     StepRunner,
+    describe_graphs,
+    describe_settings,
+    describe_versions,
     has_hooks,
     select_for_device,
     select_for_length,
+    share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
+from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
 from ortpartial.model import Range
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
-from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
 from ortpartial.training import AVERAGE
 from ortpartial.training_info import strip_training_info
 
 from .changes import count_changes, note_change
-from .data_parallel import Processes, choose_own_threads
+from .data_parallel import RESIDUAL, Processes
 from .function import Function, compile_function
 from .held_state import HeldState
 from .losses import Loss
+from .measuring import list_measured, read_predictions
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
 from .parts import Part, is_in_evaluation, list_attributes
@@ -226,19 +232,33 @@ class Program(HeldState):
         taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
-    def synchronize(self) -> bool:
-        """Let processes that train together go on from the state of the first; whether this is the first."""
+    def synchronize(self, facts: Mapping[str, str] = MappingProxyType({})) -> bool:
+        """Let processes that train together, with the same facts, go on from the state of the first; whether this is
+        the first."""
         self._is_together = True
         if not any(optimizer.distributed for optimizer in self.optimizers.values()):
             self._processes = None
             return True
         self._processes = self._processes or Processes()
-        self.restore(self._processes.take_first(self.states()))
-        return self._processes.group.rank == 0
+        self._processes.check_same({**describe_versions(), **self._describe(), **facts})
+        self.restore(self._processes.take_first(self.states(), lambda n: n.endswith(RESIDUAL)))
+        return self._processes.is_first
+
+    def _describe(self) -> dict[str, str]:
+        """What has to be the same in all processes: the weights that are trained, the optimizers, and the step."""
+        facts = {n: f"{p.dtype} of shape {p.shape}{'' if p.is_trained else ', frozen'}"
+                 for n, p in self.module.named_parameters(buffers=True)}
+        facts |= describe_settings(**{n: f"{o!r}, {o.penalty!r}, {o.gradient_clipping!r}, {o.parallel!r}"
+                                      for n, o in self.optimizers.items()})
+        if self._step is not None:
+            graph = build({**self._step.inputs, **self._step.trace.before}, {**self._step.outputs,
+                                                                             **self._step.trace.changed})
+            facts |= describe_graphs({"the step": graph})
+        return facts
 
     def agree(self, answer: bool) -> bool:
         """The answer of the first process."""
-        return answer if self._processes is None else bool(self._processes.group.broadcast(answer))
+        return answer if self._processes is None else bool(self._processes.broadcast(answer))
 
     # -- writing
 
@@ -263,6 +283,7 @@ class Program(HeldState):
             return
         self._step = None
         self._sessions.pop("evaluate", None)
+        self._sessions.pop("measure", None)
         self._extra.clear()
         step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True,
                           gradient=self._gradient, precision=self._precision)
@@ -290,7 +311,7 @@ class Program(HeldState):
         """The runner of a step."""
         threads = 1 if self.sequential else None
         if step.trace.exchanges and not self.sequential:
-            threads = choose_own_threads(step.trace.changed.values())
+            threads = share_cores(choose_threads(list(step.trace.changed.values())))
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
         kind, reason = self._engine
         if exchanges:
@@ -322,7 +343,7 @@ class Program(HeldState):
     def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Add up the numbers of the processes."""
         assert self._processes is not None
-        self._processes.add_up(name, kept, buffer)
+        self._processes.pass_on(name, kept, buffer)
 
     def write_model(self, *, training: bool = True) -> ModelProto:
         """The inference graph with the current weights, and the training as far as it is written."""
@@ -375,7 +396,7 @@ class Program(HeldState):
 
     def can_join(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the runner takes all steps of an epoch on rows like these."""
-        arrays = self.signature.split_batch(arrays)
+        self.signature.check_parts(arrays)
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         if any(isinstance(size, int) for size in sizes) or self._processes is not None:
             return False
@@ -440,7 +461,7 @@ class Program(HeldState):
         assert self.runner is not None
         feeds, run = convert(arrays, self._step.inputs, self._ranges), self.runner.step
         if self._processes is not None and self._step.trace.exchanges:
-            run = partial(self._processes.step, self.runner, self._step.inputs)
+            run = partial(self._processes.step, self.runner, self._step.inputs, labels=self._step.labels)
         return self._step.rebuild(run(feeds))
 
     def undo(self) -> None:
@@ -449,16 +470,22 @@ class Program(HeldState):
         self.runner.undo()
 
     @in_turn
-    def evaluate(self, batch: Sequence[Data]) -> Nested:
-        """What a step returns, in evaluation mode and without an update."""
+    def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
+        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
-        if "evaluate" not in self._sessions:
+        name = "evaluate" if meter is None else "measure"
+        if name not in self._sessions:
             writing = write_step(self.module, self._step.inputs, training=False, updates=False)
-            self._sessions["evaluate"] = self._compile(writing, writing.outputs)
-        function = self._sessions["evaluate"]
-        return function.writing.rebuild(function(arrays, self.get_used))
+            measured = {} if meter is None else list_measured(writing, [*self.inputs])
+            self._sessions[name] = self._compile(writing, {**writing.outputs, **measured})
+        function = self._sessions[name]
+        outputs = function(arrays, self.get_used)
+        if meter is not None:
+            for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
+                meter.add(output, prediction)
+        return function.writing.rebuild(outputs)
 
     @in_turn
     def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:

@@ -13,6 +13,7 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
     NamedSettings,
@@ -64,14 +65,10 @@ class Optimizer(NamedSettings):
         Whether the averages take the place of the weights in evaluation mode: in `predict`, the validation of `fit`
         and `to_onnx`. It can be changed at any time; `state_dict` has the weights, and `save` and `save_states` have
         both.
-    distributed : bool
-        Whether several processes take the steps together: see the notes.
-    gradient_dtype : str, optional
-        ``"float16"`` halves what the processes send. Gradients are multiplied by the share of the rows first, so that
-        their sum is as large as one of them; what is less than 3e-8 then becomes 0.
-    top_k : float, optional
-        The share of the gradients that a process sends, the largest, such as 0.01. What it has not sent is added to the
-        gradients of the next step [1]_.
+    distributed : bool or DataParallel
+        Whether several processes take the steps together, or how: see the notes.
+    gradient_dtype, top_k : optional
+        Those of ``distributed=DataParallel(gradient_dtype, top_k)``.
 
     Raises
     ------
@@ -83,8 +80,9 @@ class Optimizer(NamedSettings):
     With `distributed`, the script calls ``torch.distributed.init_process_group("gloo")`` and is started by
     ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads its share.
     Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are those of one
-    process alone if the loss is a mean over the rows without weights, and no layer mixes rows. All begin with the state
-    of the first, at the first batch and in every `fit`.
+    process alone if the loss is a mean over the rows, and no layer mixes rows: a row counts by its `sample_weight`, and
+    by those of its labels that count, where the step has labels once. All begin with the state of the first, at the
+    first batch and in every `fit`, which compares models, settings and rows: a DataError says what differs.
 
     Of what `train_one_batch` returns, scalars are averaged as well, and other outputs are those of the process' rows.
     Batch statistics are those of the process' rows, and running ones are averaged. Dropout masks differ between the
@@ -92,10 +90,6 @@ class Optimizer(NamedSettings):
     process; the first one decides whether `fit` ends.
 
     What a process has not sent yet, by `top_k`, is a part of its state: a file holds that of the one that writes it.
-
-    References
-    ----------
-    .. [1] S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 
     Examples
     --------
@@ -128,7 +122,7 @@ class Optimizer(NamedSettings):
     def __init__(
         self, rate: Any = "SGD", parameters: Trained = None, *, penalty: Any = None, gradient_clipping: Any = None,
         accumulate: int = 1, averaging: str | WeightAverage | None = None, use_average: bool = False,
-        distributed: bool = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
+        distributed: bool | DataParallel = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
     ):
         self.accumulate = check_count("accumulate", accumulate)
         self.averaging = self.planned_averaging = resolve_averaging(averaging)
@@ -138,8 +132,13 @@ class Optimizer(NamedSettings):
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
         self.parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
-        self.distributed, self.gradient_dtype, self.top_k = distributed, gradient_dtype, top_k
-        self._check_distributed()
+        if isinstance(distributed := resolve_distributed(distributed), DataParallel):
+            gradient_dtype, top_k = gradient_dtype or distributed.gradient_dtype, top_k or distributed.top_k
+        self.distributed, self.parallel = bool(distributed), DataParallel(gradient_dtype, top_k)
+        self.gradient_dtype, self.top_k = self.parallel.gradient_dtype, self.parallel.top_k
+        if not (distributed or self.parallel.is_whole):
+            raise SettingError("gradient_dtype and top_k say how several processes send gradients; set "
+                               "distributed=True as well.")
         if self.rate.plateau is not None:
             raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
                                f"module's optimizer does not see; take a schedule of the number of batches.")
@@ -155,19 +154,6 @@ class Optimizer(NamedSettings):
         super().__setattr__(name, value)
         if not name.startswith("planned_"):  # Whoever plans asks whether that changes anything.
             note_change()
-
-    def _check_distributed(self) -> None:
-        """Check how gradients are sent."""
-        if self.gradient_dtype is not None:
-            if str(self.gradient_dtype) != "float16" and self.gradient_dtype is not np.float16:
-                raise SettingError(f"gradient_dtype is 'float16' or None, not {self.gradient_dtype!r}.")
-            self.gradient_dtype = np.dtype(np.float16)
-        if self.top_k is not None and not (isinstance(self.top_k, (int, float)) and 0 < self.top_k <= 1):
-            raise SettingError(f"top_k is the share of the gradients that are sent, above 0 and at most 1, not "
-                               f"{self.top_k!r}.")
-        if not self.distributed and (self.gradient_dtype is not None or self.top_k is not None):
-            raise SettingError("gradient_dtype and top_k say how several processes send gradients; set "
-                               "distributed=True as well.")
 
     def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
@@ -232,7 +218,7 @@ class Optimizer(NamedSettings):
         gradients = self.reduce(trace, list(weights.values()), trace.differentiate(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
-    def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
+    def reduce(self, trace: Trace, weights: list[Value], gradients: Sequence[Value]) -> Sequence[Value]:
         """The gradients as they are applied: of several processes, their mean."""
         if not self.distributed:
             if trace.is_distributed:
@@ -241,7 +227,7 @@ class Optimizer(NamedSettings):
             return gradients
         static = [g.reshape(list(w.shape or ())) for w, g in zip(weights, gradients, strict=True)]
         name = f"{trace.optimizer_name(self)}.gradients"
-        return average(trace, static, name, dtype=self.gradient_dtype, top_k=self.top_k)
+        return average(trace, static, name, self.parallel)
 
     def _apply(self, trace: Trace, weights: dict[str, Value], gradients: Sequence[Value]) -> None:
         """Write the new weights and states."""

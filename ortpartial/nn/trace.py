@@ -15,6 +15,7 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, cast, constant, counter, op, variable, with_numbers
+from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Range, check_indices
 from ortpartial.rewrites import Precision, lower_products
 from ortpartial.training import Update, draw_mask, scale_gradient
@@ -22,7 +23,8 @@ from ortpartial.training import Update, draw_mask, scale_gradient
 from .structure import Nested
 from .update_call import UpdateCall
 
-__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Compared", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace",
+           "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
@@ -37,6 +39,9 @@ PASSING = "data_parallel."
 
 #: What a step of several processes reads: which of them this is, and the share of the rows that it has.
 RANK, SHARE = f"{PASSING}rank", f"{PASSING}share"
+
+#: What weights of rows are called.
+WEIGHTS = "sample_weight"
 
 
 def current_trace() -> Trace | None:
@@ -114,7 +119,7 @@ class TracedModule(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Passing:
     """Numbers that the processes add up in the middle of a step.
 
     Parameters
@@ -130,6 +135,26 @@ class Exchange:
     sent: Value
     received: Value
     kept: int | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A prediction that a loss compares with a target.
+
+    Parameters
+    ----------
+    loss : BaseLearningLoss or None
+        The loss of an element.
+    output, target : Value
+        What it compares, in the forms that it takes.
+    weights : Value or None
+        Weights of the rows, or of the elements.
+    """
+
+    loss: BaseLearningLoss | None
+    output: Value
+    target: Value
+    weights: Value | None
 
 
 @dataclass(frozen=True)
@@ -176,7 +201,7 @@ class Trace:
         In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
         graph is written.
     add_up : callable, optional
-        In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
+        In an eager run of several processes, from a name, `Passing.kept` and numbers to their sum over the processes.
     """
 
     def __init__(self, module: TracedModule, *, training: bool, updates: bool = True, gradient: Gradient = grad,
@@ -194,12 +219,14 @@ class Trace:
         #: All values that the state is given by the code, in turn.
         self.versions: dict[str, list[Value]] = {}
         #: What the processes add up, by the name of the state that holds it.
-        self.exchanges: dict[str, Exchange] = {}
+        self.exchanges: dict[str, Passing] = {}
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
         self.parameters: dict[str, Weight] = {}
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
+        #: What losses of the library compare, in their order.
+        self.compared: list[Compared] = []
         self.calls: list[Call] = []
         self.update_calls: list[UpdateCall] = []
         self._names: dict[int, str] = {}

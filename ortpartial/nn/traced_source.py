@@ -12,14 +12,10 @@ from ortpartial.runtime import Buffer, Device, DeviceName
 
 from .entries import Entry, split_entries
 from .flat_step import flatten_step
-from .trace import ITERATION, SEED
+from .trace import ITERATION, SEED, WEIGHTS
 from .writing import Writing
 
-__all__ = ["WEIGHTS", "find_loss", "make_source", "unwrap"]
-
-
-#: What weights of rows are called.
-WEIGHTS = "sample_weight"
+__all__ = ["find_loss", "make_source", "unwrap"]
 
 
 def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: DeviceName, threads: int | None,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ortpartial.autodiff import Gradient, find_named
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import DataParallel
 from ortpartial.graph import Value, topological
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -84,6 +85,8 @@ class TrainingSpec:
         Number of the update after which averaging began.
     branches : bool
         Whether a step may have branches, where its device shares memory with the host: they stop other devices.
+    parallel : DataParallel
+        How the gradients of several processes are sent, where they train together.
     """
 
     model: Model
@@ -106,6 +109,7 @@ class TrainingSpec:
     averaging: WeightAverage | None = None
     average_start: int = 0
     branches: bool = True
+    parallel: DataParallel = field(default_factory=DataParallel)
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name.

@@ -26,6 +26,7 @@ from ortpartial import (
     constant,
     load,
     op,
+    plot_losses,
     variable,
 )
 from ortpartial.estimator.sklearn.networks import build_network
@@ -315,3 +316,61 @@ def test_the_card_marks_the_settings_that_are_not_the_defaults():
     params = OnnxClassifier(alpha=0.5)._get_params_html()
     assert tuple(params.non_default) == ("alpha",)
     assert "learning_rate__eta0" not in params
+
+
+def column(model, name):
+    return [record[name] for record in model.history_ if name in record]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("kind", [OnnxClassifier, OnnxRegressor])
+def test_validation_data(kind, stops):
+    """They are not trained; early stopping takes them in place of a share of the rows."""
+    y = NAMES if kind is OnnxClassifier else Y
+    settings = {"max_iter": 5, "random_state": 0, "early_stopping": stops}
+    model = kind(**settings).fit(X[::2], y[::2], X_val=X[1::2], y_val=y[1::2])
+    plain = kind(**{**settings, "early_stopping": False}).fit(X[::2], y[::2])
+    if not stops:
+        assert all(np.array_equal(a, b) for a, b in zip(model.coefs_, plain.coefs_, strict=True))
+    assert len(column(model, "validation_loss")) == 5
+    assert np.isclose(model.evaluate(X[1::2], y[1::2])["loss"], min(
+        column(model, "validation_loss")) if stops else column(model, "validation_loss")[-1], rtol=0.2)
+    if stops:
+        assert model.validation_scores_ == column(model, "val_score")
+        assert model.best_validation_score_ == model.score(X[1::2], y[1::2]) == max(model.validation_scores_)
+
+
+def test_metrics_of_estimators():
+    """Labels of a classifier are compared as numbers, and weights count."""
+    metrics = ["accuracy", "f1_macro", "train_log_loss"]
+    model = OnnxClassifier(max_iter=3, random_state=0, metrics=metrics, early_stopping=True).fit(X, NAMES)
+    record = model.history_[-1]
+    assert record["val_accuracy"] == record["val_score"] == model.validation_scores_[-1]
+    assert {"val_f1_macro", "log_loss"} <= record.keys()
+    assert model.evaluate(X, NAMES)["accuracy"] == model.score(X, NAMES)
+    assert [*model.evaluate(X, NAMES, np.ones(150), metrics=["roc_auc"])] == ["loss", "roc_auc"]
+    assert pickle.loads(pickle.dumps(model)).history_ == model.history_
+    assert clone(model).metrics == [*clone(model.optimizer_).metrics] == metrics
+    weights = np.arange(150.0)
+    model = OnnxRegressor(max_iter=2, random_state=0, metrics=["r2"]).fit(X, Y, weights)
+    assert np.isclose(column(model, "r2")[-1], model.score(X, Y, weights))
+
+
+def test_the_best_epoch_of_early_stopping_is_marked():
+    from matplotlib import pyplot as plt
+
+    model = OnnxClassifier(max_iter=6, random_state=0, early_stopping=True).fit(X, NAMES)
+    ax = plot_losses(model)
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    scores = model.validation_scores_
+    assert texts[:2] == ["training", "validation"]
+    assert texts[2] == f"best: score {max(scores):.4g} in epoch {scores.index(max(scores)) + 1}"
+    plt.close(ax.figure)
+
+
+@pytest.mark.parametrize("validation", [{"X_val": X}, {"y_val": Y}, {"X_val": 0.2}, {"X_val": 0.2, "y_val": Y}])
+def test_validation_data_belong_together(validation):
+    with pytest.raises(ValueError, match=r"X_val and y_val are rows and their targets.*validation_fraction"):
+        OnnxClassifier().fit(X, Y, **validation)
+    with pytest.raises(ValueError, match=r"y has the labels \[7\]"):
+        OnnxClassifier().fit(X, Y, X_val=X, y_val=np.full(150, 7))
