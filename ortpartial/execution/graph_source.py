@@ -191,10 +191,12 @@ class GraphSource(StepSource):
         """The step that reads the number of the batch from the runner."""
         if self.counter is None or self.counter not in step.inputs:
             return step
-        k = variable(self.names.iteration, np.int64, [])
         kept = {n: v for n, v in step.outputs.items() if n != self.names.new(self.counter)}
-        counted = rewrite(list(kept.values()), {step.inputs[self.counter]: k - 1})
         inputs = {n: v for n, v in step.inputs.items() if n != self.counter}
+        if not find_inputs(list(kept.values()), {self.counter: step.inputs[self.counter]}):
+            return replace(step, inputs=inputs, outputs=kept)
+        k = variable(self.names.iteration, np.int64, [])
+        counted = rewrite(list(kept.values()), {step.inputs[self.counter]: k - 1})
         outputs = dict(zip(kept, counted, strict=True))
         return replace(step, inputs={**inputs, **find_inputs(list(outputs.values()), {self.names.iteration: k})},
                        outputs=outputs)
