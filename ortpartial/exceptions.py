@@ -186,7 +186,7 @@ class DeviceError(OrtPartialError, RuntimeError):
 
 
 class ProcessError(OrtPartialError, RuntimeError):
-    """Another process of a data-parallel training has ended or hangs, so that this one cannot continue.
+    """Another process of a data-parallel training has ended or hangs, or this one was forked from that of the training.
 
     Examples
     --------

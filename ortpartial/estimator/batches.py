@@ -81,6 +81,9 @@ class BatchReader:
         DataError
             There is no batch, or one has other parts.
         """
+        if isinstance(batches, (list, tuple)) and len(batches) == 1:  # A thread would take longer than a short step.
+            yield self.split(batches[0], with_target=with_target)
+            return
         is_empty = True
         with closing(prefetch(batches)) as fetched:
             for batch in fetched:

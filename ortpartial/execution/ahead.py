@@ -8,32 +8,42 @@ import numpy as np
 
 from ortpartial.graph import Node, Value, cast, constant, make_node, op, topological
 
-__all__ = ["compute_ahead", "find_ahead", "find_count"]
+from .step import Step
+
+__all__ = ["compute_ahead", "find_ahead", "find_counts"]
 
 #: Operators that give the same bits for a number by itself and in a vector. Cos, Exp and others do not.
 _EXACT = frozenset({"Add", "And", "Cast", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
                     "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Sqrt", "Sub", "Where"})
 
 
-def find_count(before: Value, after: Value) -> Value | None:
-    """The constant that each step adds to a part of the state, a whole number; None where the step does not count it.
+def find_counts(step: Step) -> dict[str, Value]:
+    """The state that counts: whole numbers to which each step adds a constant.
 
     Parameters
     ----------
-    before, after : Value
-        This part of the state before and after a step.
+    step : Step
+        The step.
 
     Returns
     -------
-    Value or None
+    dict of str to Value
+        By state, the constant.
 
     Examples
     --------
+    >>> from ortpartial.execution.names import StepNames
     >>> from ortpartial.graph import variable
-    >>> k = variable("k", "int64", [])
-    >>> find_count(k, k + 1), find_count(k, 2 * k)
-    (<Value constant int64[]>, None)
+    >>> k, n = variable("k", "int64", []), variable("n", "int64", [])
+    >>> find_counts(Step({"k": k, "n": n}, {"k_new": k + 1, "n_new": 2 * n}, StepNames(frozenset())))
+    {'k': <Value constant int64[]>}
     """
+    constants = {n: _find_addend(step.inputs[n], step.outputs[new]) for n, new in step.state.items()}
+    return {n: by for n, by in constants.items() if by is not None}
+
+
+def _find_addend(before: Value, after: Value) -> Value | None:
+    """The constant whose sum with a whole number is another one."""
     node = after.node
     if node is None or node.op_type != "Add" or before.dtype != np.int64 or before.shape != ():
         return None

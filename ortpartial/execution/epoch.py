@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from ortpartial.graph import VIEWS, OpaqueSchema, Value, build, make_node, op, rewrite, scan, topological, variable
 
-from .ahead import compute_ahead, find_ahead, find_count
+from .ahead import compute_ahead, find_ahead, find_counts
 from .step import StepSource
 from .vectors import Vector
 
@@ -46,7 +46,7 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
     flat = source.compose(weighting, flat=True)
     inputs, outputs, names = flat.inputs, flat.outputs, flat.names
     rows, fixed = flat.all_rows, flat.fixed
-    counted = {n: by for n, new in flat.state.items() if (by := find_count(inputs[n], outputs[new])) is not None}
+    counted = find_counts(flat)
     carried = [n for n in flat.state if n not in counted]
     k = inputs.get(names.iteration, variable(names.iteration, np.int64, []))
     order = variable(names.free("order"), np.int64, ["steps", flat.batch_size])

@@ -20,6 +20,8 @@ from ortpartial.graph import Value, constant, op, zeros_like
 from ortpartial.logs import logger
 from ortpartial.runtime import Buffer, ProcessGroup, cores, runtime_version
 
+from .sparse_rows import SparseRows
+
 __all__ = ["DataParallel", "Exchange", "describe_arrays", "describe_graphs", "describe_settings", "describe_versions",
            "resolve_distributed", "share_cores"]
 
@@ -269,7 +271,7 @@ def describe_arrays(arrays: Mapping[Any, Data]) -> dict[str, str]:
     Parameters
     ----------
     arrays : dict of str to array
-        The arrays by name. Of those above 16 MB, a sample of the rows is read.
+        The arrays by name. Of those above 16 MB, a sample of the rows is read; of other objects, their type.
 
     Returns
     -------
@@ -281,7 +283,7 @@ def describe_arrays(arrays: Mapping[Any, Data]) -> dict[str, str]:
     {"'x'": 'float32 of shape (3, 2) and checksum 11166d77d139'}
     """
     return {repr(n): f"{a.dtype} of shape {tuple(a.shape)} and checksum {_digest(_sample(a))}"
-            for n, a in arrays.items() if hasattr(a, "dtype") and hasattr(a, "shape")}
+            if isinstance(a, (np.ndarray, SparseRows)) else type(a).__name__ for n, a in arrays.items()}
 
 
 def describe_graphs(graphs: Mapping[str, ModelProto]) -> dict[str, str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DataReader", "FitData", "check_measurable", "measure_rows", "select_rows"]
 
 #: Numbers in a part of the rows whose predictions are measured at once.
-_PART = 2**20
+_PART = 2**15
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,11 @@ def measure_rows(door: Door, settings: FitSettings, data: FitData) -> dict[str, 
     if not (metrics := _list_metrics(settings, data)):
         return {}
     meter = Meter(metrics)
-    door.validate(_cut(door, settings, data) if data.batches is None else data.batches, meter)
+    if data.batches is not None:
+        door.validate(data.batches, meter)
+    else:  # One by one: a thread that fetches them would have nothing to do.
+        for part in _cut(door, settings, data):
+            door.validate([part], meter)
     return meter.read()
 
 

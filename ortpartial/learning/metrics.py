@@ -58,6 +58,7 @@ class Metric:
 
     Examples
     --------
+    >>> from sklearn.metrics import mean_squared_error
     >>> within = Metric(lambda t, y: np.mean(abs(t - y) < 0.5), "within", of="quantities")
     >>> within.name, within.larger_is_better, Metric(mean_squared_error).larger_is_better
     ('within', True, False)

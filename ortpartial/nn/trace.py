@@ -272,12 +272,12 @@ class Trace:
         self.after[name] = value
         self.versions.setdefault(name, []).append(value)
 
-    def differentiate(self, objective: Value, weights: Sequence[Value]) -> Sequence[Value]:
+    def differentiate(self, objective: Value, weights: Sequence[Value]) -> list[Value]:
         """The gradients of an objective by weights."""
         if self.precision is None:
-            return self.gradient(objective, weights)
+            return list(self.gradient(objective, weights))
         scale = self._scaling[0] if self._scaling else constant(self.precision.loss_scale, np.float32)
-        return scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights)
+        return list(scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights))
 
     def lower(self, values: Sequence[Value]) -> list[Value]:
         """Expressions with the products of a mixed precision, if there is one."""

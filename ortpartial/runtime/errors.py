@@ -77,6 +77,8 @@ def run_error(e: Exception, refusals: Mapping[str, str] = MappingProxyType({})) 
     -------
     Exception
     """
+    if isinstance(e, OrtPartialError):
+        return e
     if (refusal := _find_refusal(str(e), refusals)) is not None:
         return DataError(refusal)
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):

@@ -31,6 +31,7 @@ from .channel_block import channel_block
 from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime, runtime_version
 from .errors import find_refusals, load_error, newest_opset, run_error
 from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
+from .fork import Inherited, keep_at_fork
 from .host_nodes import list_dtypes, split_host_nodes
 from .ort_types import OrtSession, OrtValue, OrtValues, RunOptions, SessionOptions
 from .session_options import register_custom_ops, session_options
@@ -169,7 +170,8 @@ class Session:
                               f"graph on {', '.join(providers)}. Is the driver of the device installed?")
         # `InferenceSession` checks all names at each run. The training loop calls the C++ session under it, which needs
         # the Python object only to be kept alive.
-        self._inference_session, self.handle = session, session._sess
+        self._inference_session = session
+        self.handle: OrtSession = session._sess
         # Without options, onnxruntime 1.19 to 1.32 makes new ones for each run, in 0.8 us.
         self._options = C.RunOptions()
         self.inputs: list[str] = [i.name for i in self.handle.inputs_meta]
@@ -180,6 +182,12 @@ class Session:
         #: The errors of nodes for numbers out of range, by name.
         self.refusals = find_refusals(model)
         self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
+        keep_at_fork(self)
+
+    def replace_inherited(self) -> list[object]:
+        """Replace the session of onnxruntime, which a child process must not use, and return it."""
+        handle, self.handle = self.handle, Inherited()
+        return [self._inference_session, handle]
 
     def _load_on_provider(self, model: ModelProto) -> tuple[OrtSession, Session | None]:
         """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
@@ -381,13 +389,13 @@ class Binding:
     array([ 2., 10.], dtype=float32)
     """
 
-    __slots__ = ("_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_outputs", "_run",
+    __slots__ = ("__weakref__", "_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_outputs", "_run",
                  "_unbound_outputs", "session")
 
     def __init__(self, session: Session):
         self.session = session
-        self._binding = C.SessionIOBinding(session.handle)
-        self._run = session.handle.run_with_iobinding
+        self._run: OrtSession = session.handle.run_with_iobinding
+        self._binding: OrtSession = C.SessionIOBinding(session.handle)
         self._device = session.device
         self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.
@@ -399,6 +407,13 @@ class Binding:
         self._unbound_outputs: list[str] = []
         for name in session.outputs:
             self.bind_output(name)
+        keep_at_fork(self)
+
+    def replace_inherited(self) -> list[object]:
+        """Replace the binding of onnxruntime, which a child process must not use, and return it."""
+        binding, run = self._binding, self._run
+        self._binding = self._run = Inherited()
+        return [binding, run]
 
     def bind_input(self, name: str, value: np.ndarray | Buffer | OrtValue) -> None:
         """Bind an input to the memory of an array, a buffer or an OrtValue, which each run reads.

@@ -18,6 +18,7 @@ from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, pr
 from .buffer import Buffer
 from .device import CPU, C, Device, DeviceName, has_training, runtime_version
 from .errors import clean_message, find_refusals, run_error
+from .fork import Inherited, keep_at_fork
 from .ort_types import OrtValue
 from .session import Binding, Session
 from .session_options import session_options
@@ -101,6 +102,12 @@ class TrainingAgent:
         # Outputs in the memory of an input, which onnxruntime has borrowed, or of an output before them.
         self._borrowed: list[int] = []
         self._inference: Binding | None = None
+        keep_at_fork(self)
+
+    def replace_inherited(self) -> list[object]:
+        """Replace the agent of onnxruntime-training, which a child process must not use, and return it."""
+        agent, self._agent = self._agent, Inherited()
+        return [agent]
 
     def forward(self, inputs: Mapping[str, Any], weights: Mapping[str, Any], *,
                 training: bool = True) -> tuple[list[Any], AgentState | None]:

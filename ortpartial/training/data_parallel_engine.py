@@ -62,14 +62,7 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     targets, trained = make_targets(spec), spec.trained
     first = next(iter(targets.values()), None)
     weights = make_weights(spec, targets, weighted, None if first is None else (first.shape or (None,))[0])
-    weighed = [] if spec.own_loss else weigh_elements(spec, targets, weights)
-    if spec.own_loss:
-        pairs = [_sum_own_loss(spec)]
-    elif spec.counts_alike and weighted != "elements":
-        rows = sum_values([mean_rows(elements) for elements, _, _ in weighed])
-        pairs = [weighted_sums(rows, weighed[0][1])]
-    else:
-        pairs = [weighted_sums(*each) for each in weighed]
+    pairs = [_sum_own_loss(spec)] if spec.own_loss else _sum_losses(spec, targets, weights, weighted)
     like = pairs[0][0]
     gradients = [grad(loss, list(trained.values())) for loss, _ in pairs]
     inputs = {**find_inputs([loss for loss, _ in pairs], spec.model.inputs), **targets, **weights}
@@ -120,6 +113,16 @@ def _join(values: Iterable[Value], like: Value) -> Value:
 def _count(spec: TrainingSpec) -> int:
     """The number of elements of the weights."""
     return sum(spec.model.arrays[w].size for w in spec.weights)
+
+
+def _sum_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value], weighted: bool | str
+                ) -> list[tuple[Value, Value]]:
+    """Σwᵢℓᵢ and Σwᵢcᵢ of all outputs together, or of each where they count differently."""
+    weighed = weigh_elements(spec, targets, weights)
+    if spec.counts_alike and weighted != "elements":
+        rows = sum_values([mean_rows(elements) for elements, _, _ in weighed])
+        return [weighted_sums(rows, weighed[0][1])]
+    return [weighted_sums(*each) for each in weighed]
 
 
 def _sum_own_loss(spec: TrainingSpec) -> tuple[Value, Value]:

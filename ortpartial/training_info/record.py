@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial import learning
-from ortpartial.annotations import Json
+from ortpartial.annotations import Entries, Settings
 from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.learning import Piece, list_settings
 from ortpartial.texts import parse_json, printable
@@ -72,7 +71,7 @@ class StoredTraining:
     """
 
     model: ModelProto
-    settings: dict[str, Any]
+    settings: Settings
     states: dict[tuple[str, str], np.ndarray]
     iteration: int
     seed: np.ndarray | None = None
@@ -114,7 +113,7 @@ def note_settings(proto: ModelProto, spec: TrainingSpec) -> None:
         return
 
 
-def _encode(value: object) -> Json:
+def _encode(value: object) -> object:
     """A setting as JSON; TypeError where it is none of the library."""
     if isinstance(value, Piece):
         if _CLASSES.get(name := type(value).__name__) is not type(value):
@@ -223,17 +222,9 @@ def _describe_damage(reason: str) -> ModelError:
                       f"them, and the training is recognized by its formulas, if it can be.")
 
 
-def _rebuild(record: Mapping[str, Any], proto: ModelProto, inference: ModelProto) -> StoredTraining:
+def _rebuild(record: Entries, proto: ModelProto, inference: ModelProto) -> StoredTraining:
     """The training that a record of these graphs describes."""
-    settings = {n: _decode(v) for n, v in record["settings"].items()}
-    if unknown := settings.keys() - _SETTINGS:
-        raise ValueError(f"it has a setting {min(unknown)!r}")
-    if losses := settings.get("learning_loss"):
-        outputs = {o.name: o.type.tensor_type.elem_type in _FLOATS for o in inference.graph.output}
-        if unknown := losses.keys() - outputs:
-            raise ValueError(f"it has a loss of {min(unknown)!r}, which is no output")
-        if sum(outputs.values()) == 1:
-            settings["learning_loss"] = next(iter(losses.values()))
+    settings = _read_settings(record["settings"], inference)
     arrays = {t.name: numpy_helper.to_array(t) for t in proto.training_info[0].algorithm.initializer}
     shapes = {t.name: tuple(t.dims) for t in inference.graph.initializer}
     states: dict[tuple[str, str], np.ndarray] = {}
@@ -244,14 +235,29 @@ def _rebuild(record: Mapping[str, Any], proto: ModelProto, inference: ModelProto
         states[weight, state] = arrays[name]
     names = record["names"]
     iteration, scale = arrays[names["iteration"]], arrays.get(names["rate_scale"], np.ones(()))
-    seed = arrays.get(names["seed"])
-    if iteration.shape or iteration.dtype != np.int64 or iteration < 0 or scale.shape or (
-            seed is not None and (seed.shape, seed.dtype) != ((2,), np.int32)):
+    seed = arrays.get(names["seed"], np.zeros(2, np.int32))
+    if not all([iteration.dtype == np.int64, iteration.shape == (), scale.shape == (), seed.dtype == np.int32,
+                seed.shape == (2,)]) or iteration < 0 or not np.isfinite(scale):
         raise ValueError("iteration, seed or scale of the step sizes are no such numbers")
     starts, start = record["rate_starts"], record["average_start"]
     if not all(type(n) is int and 0 <= n <= iteration for n in (*starts.values(), start)) or starts.keys() - shapes:
         raise ValueError("the updates after which states begin are no such numbers")
-    return StoredTraining(inference, settings, states, int(iteration), seed, float(scale), starts, start)
+    return StoredTraining(inference, settings, states, int(iteration), arrays.get(names["seed"]), float(scale), starts,
+                          start)
+
+
+def _read_settings(record: Entries, inference: ModelProto) -> Settings:
+    """The arguments of an optimizer that a record has; of a model with one output, its loss has no name."""
+    settings: Settings = {n: _decode(v) for n, v in record.items()}
+    if unknown := settings.keys() - _SETTINGS:
+        raise ValueError(f"it has a setting {min(unknown)!r}")
+    if losses := settings.get("learning_loss"):
+        outputs = {o.name: o.type.tensor_type.elem_type in _FLOATS for o in inference.graph.output}
+        if unknown := losses.keys() - outputs:
+            raise ValueError(f"it has a loss of {min(unknown)!r}, which is no output")
+        if sum(outputs.values()) == 1:
+            settings["learning_loss"] = next(iter(losses.values()))
+    return settings
 
 
 #: The arguments that a record may have.
@@ -260,7 +266,7 @@ _SETTINGS = frozenset({"weights_to_train", "train_mode", "learning_loss", "learn
                        "label_names", "sample_weight_name"})
 
 
-def _decode(value: Any) -> Any:
+def _decode(value: object) -> object:
     """A setting from JSON: an object of a class of the library, whose constructor checks what it is given."""
     if isinstance(value, list):
         return [_decode(v) for v in value]

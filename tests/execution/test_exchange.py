@@ -5,7 +5,6 @@ import pytest
 from once import ON_BOTH
 from scipy.sparse import csr_array
 
-from ortpartial.estimator.sparse_rows import SparseRows
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.execution.exchange import (
     DataParallel,
@@ -15,6 +14,7 @@ from ortpartial.execution.exchange import (
     resolve_distributed,
     share_cores,
 )
+from ortpartial.execution.sparse_rows import SparseRows
 from ortpartial.graph import build, variable
 from ortpartial.runtime import Buffer, Session
 
@@ -120,7 +120,8 @@ def test_arrays_of_other_content_have_other_descriptions():
     assert describe(x) != describe(x.astype(np.float64))
     texts = np.array(["a", "b"], object)
     assert describe(texts) == describe(texts.copy()) != describe(texts[::-1])
-    assert describe(np.float32(1)).startswith("float32 of shape () and checksum ")
+    assert describe(np.array(1, np.float32)).startswith("float32 of shape () and checksum ")
+    assert (describe(csr_array(x)), describe([1])) == ("csr_array", "list")
 
 
 def test_big_arrays_are_sampled():
