@@ -18,7 +18,7 @@ from .c_file import CFile, Field, lay_out, name_fields
 from .emission import Writer, pool
 from .expansions import expand
 from .expressions import Affine, Array, Load
-from .memory import plan_memory
+from .memory import MemoryPlan, plan_memory
 from .operators.indexing import check_range
 from .scheduling import drop_unread, order_kernels
 from .translation import Translator, sizes
@@ -114,20 +114,23 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     used = {n: Field(n, fields[n], v.dtype, sizes(v)) for n, v in inputs.items()}
     batch = next((used[n].shape[0] for n in inputs if n in rows), 1)
     row_fields = [replace(f, shape=f.shape[1:]) for n, f in used.items() if n in rows]
-    memory = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
-    memory += [replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in row_fields]
     given = [f for n, f in used.items() if n not in rows and n not in state and n != iteration]
-    changed = [used[n] for n in state]
+    changed, refusals = [used[n] for n in state], tuple(writer.refusals)
+    memory = _list_memory(plan, row_fields, batch, bool(refusals))
     _check_sizes([*changed, *memory])
-    refusals = tuple(writer.refusals)
-    if refusals:
-        memory.insert(0, Field("refused", "refused", np.dtype(np.int64), ()))
     text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals)
     read = {r.array for kernel in kernels for r in kernel.reads()}
     source = text.source([table for table in translator.tables if table in read], writer.functions(),
                          [*writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])
     return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
                       tuple(memory), refusals)
+
+
+def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:
+    """The fields of the working memory: a refused number, what kernels share, and the rows of a batch."""
+    refused = [Field("refused", "refused", np.dtype(np.int64), ())] if is_refusing else []
+    shared = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
+    return [*refused, *shared, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
 
 
 def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],

@@ -103,6 +103,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
 
     optimizer_: Any
 
+    #: For pickles of versions that had no such setting.
+    metrics: Sequence[MetricLike] = ()
+
     @abstractmethod
     def __init__(self) -> None:
         """The settings of both estimators are documented by these."""
