@@ -231,7 +231,10 @@ class TrainingKit:
         results = list(session.run(feeds).values())
         returned = len(self.manifest.outputs)
         outputs = {t.name: a for t, a in zip(self.manifest.outputs, results[:returned], strict=True)}
-        if not np.isfinite(results[0]):
+        if results[0].size != 1:
+            raise ModelError(f"The step of the kit returns a loss of {results[0].size} numbers, where one is expected: "
+                             f"export the kit again.")
+        if not np.isfinite(results[0]).all():
             raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a smaller "
                                    f"step size, or the data hold numbers that are none.")
         state = dict(zip(self.state, results[returned:], strict=True))

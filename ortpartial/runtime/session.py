@@ -82,7 +82,7 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
 
 
 def _is_fixed(graph: GraphProto | None) -> bool:
-    """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each it sees."""
+    """Whether a graph has inputs of one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each it sees."""
     return graph is None or all(d.HasField("dim_value") for i in graph.input for d in i.type.tensor_type.shape.dim)
 
 
