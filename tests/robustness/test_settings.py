@@ -19,10 +19,12 @@ def model():
 
 MODEL = model().SerializeToString()
 #: What every setting is given.
-VALUES: list[object] = [None, True, -1, 0, 10**400, -(10**400), 2.5, float("nan"), float("inf"), 1e308, "", "x",
-          "x" * 10**5, "\x1b[2J\0", b"", b"x", [], {}, (), [[]], [None], {"a": 1}, {1: 2}, {()}, object(), object, int,
-          np.float32(1), np.int8(1), np.array(0), np.zeros(0), np.zeros((2, 2)), np.array(["a"]), np.datetime64(0, "s"), 1j, print,
-          lambda *_: 1 / 0, range(3), slice(1), type, Ellipsis]
+VALUES: list[object] = [
+    None, True, -1, 0, 10**400, -(10**400), 2.5, float("nan"), float("inf"), 1e308, "", "x",
+    "x" * 10**5, "\x1b[2J\0", b"", b"x", [], {}, (), [[]], [None], {"a": 1}, {1: 2}, {()}, object(), object, int,
+    np.float32(1), np.int8(1), np.array(0), np.zeros(0), np.zeros((2, 2)), np.array(["a"]),
+    np.datetime64(0, "s"), 1j, print,
+    lambda *_: 1 / 0, range(3), slice(1), type, Ellipsis]
 #: What is needed for the parameters without a default.
 BASES = {"OrtGradientForwardBackwardOptimizer": {"model": MODEL}, "OrtGradientForwardBackward": {"model": MODEL},
          "OnnxRegressor": {"model": MODEL}, "OnnxClassifier": {"model": MODEL}, "OnnxLayer": {"model": MODEL},
