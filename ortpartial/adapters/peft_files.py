@@ -14,7 +14,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import Adapter, Target, read_tensors, write_files, write_tensors
+from ortpartial.model import Adapter, Target, read_regular, read_tensors, write_files, write_tensors
 from ortpartial.texts import parse_json
 
 from .dora import check
@@ -113,7 +113,7 @@ def _read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if _CONFIG not in texts and not beside.exists():
         raise ModelError(f"{str(file)!r} has no settings: put PEFT's {_CONFIG} beside it.")
     try:
-        config = parse_json(texts[_CONFIG] if _CONFIG in texts else beside.read_text("utf-8"))
+        config = parse_json(texts[_CONFIG] if _CONFIG in texts else read_regular(beside))
         return dict(config), tensors
     except (TypeError, ValueError):
         raise ModelError(f"{str(beside)!r} is damaged: it is no JSON of settings.") from None

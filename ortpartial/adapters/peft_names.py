@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortpartial.exceptions import ModelError
+from ortpartial.model import read_regular
 from ortpartial.texts import parse_json
 
 from .products import Part, Product
@@ -120,7 +121,7 @@ def read_kind(model: object) -> str:
     if not isinstance(model, (str, os.PathLike)):
         return ""
     try:
-        return str(parse_json(Path(model).with_name("genai_config.json").read_text("utf-8"))["model"]["type"])
+        return str(parse_json(read_regular(Path(model).with_name("genai_config.json")))["model"]["type"])
     except (OSError, ValueError, LookupError, TypeError):
         return ""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import CheckpointError, SettingError
-from ortpartial.model import write_files
+from ortpartial.model import open_regular, read_regular, write_files
 
 from .tables import Budget, Table, read_root
 
@@ -113,11 +113,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     ortpartial.exceptions.CheckpointError: 'notes.txt' is no checkpoint of onnxruntime.training: it does not begin ...
     """
     path = Path(path)
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise CheckpointError(f"{str(path)!r} {what}; give the file that generate_artifacts calls 'checkpoint'.")
     try:
-        return _read(path.read_bytes(), path.with_name(f"{path.name}.data"))
+        return _read(read_regular(path), path.with_name(f"{path.name}.data"))
     except CheckpointError as e:
         raise CheckpointError(f"{str(path)!r} is no checkpoint of onnxruntime.training: {e}.") from None
 
@@ -147,7 +147,9 @@ class _External:
         # What is read next to a stranger's file must not be a link to something else.
         if not path.is_file() or path.is_symlink():
             raise CheckpointError(f"its numbers are in {path.name!r}, which is not beside it")
-        self.data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+        with open_regular(path, whole=False) as file:
+            is_empty = not os.fstat(file.fileno()).st_size
+            self.data = np.empty(0, np.uint8) if is_empty else np.memmap(file, np.uint8, "r")
         self.budget = Budget(self.data.size)
 
     def slice(self, start: int, size: int) -> np.ndarray:

@@ -16,18 +16,18 @@ from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, PaddedBatches
 from ortpartial.exceptions import ConvergenceError, DataError, SettingError
 from ortpartial.learning import NextTokenLearningLoss
-from ortpartial.model import read, read_adapter, write_files
+from ortpartial.model import read, read_adapter, read_regular, write_files
 from ortpartial.runtime import check_adapter_files
 
 from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
-    LOSSES,
     add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
     has_bar,
+    list_losses,
     make_callbacks,
     print_interruption,
     remove_checkpoints,
@@ -200,7 +200,7 @@ def _copy_settings(model: Path, base: Path) -> None:
     """Put what onnxruntime-genai needs beside the base, where it is not there."""
     if not (model.parent / "genai_config.json").is_file() or model.name != base.name:
         return
-    contents = {file.name: file.read_bytes() for file in sorted(model.parent.iterdir())
+    contents = {file.name: read_regular(file) for file in sorted(model.parent.iterdir())
                 if file.suffix in _BESIDE and not (base.parent / file.name).exists()}
     write_files(contents, base.parent)
 
@@ -211,7 +211,7 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     last = optimizer.history_[-1]
     if args.json:
         print_json({"event": "end", "adapter": args.output, **({"base": args.base} if args.base else {}),
-                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in LOSSES if n in last},
+                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in list_losses(last)},
                     "seconds": seconds})
     elif not args.quiet:
         print_line(f"{paint(str(args.output), 'bold')}: the adapter, {format_losses(last)}")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 
 from ortpartial.annotations import Json
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.installation import install_command
+from ortpartial.model import open_regular, read_regular
 from ortpartial.texts import parse_json
 
 __all__ = ["Row", "TextReader", "read_json", "read_texts"]
@@ -92,7 +95,7 @@ def read_texts(path: Path, reader: TextReader, length: int) -> tuple[list[Row], 
 def _list_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file that are not empty, with their numbers."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line.rstrip("\r\n")
@@ -103,7 +106,9 @@ def _list_lines(path: Path) -> Iterator[tuple[int, str]]:
 def _load_array(path: Path) -> np.ndarray:
     """The array of an ``.npy`` file."""
     try:
-        array: np.ndarray = np.load(path, allow_pickle=False)
+        open_regular(path).close()
+        # Mapped, and so not larger than the file, whatever its header says.
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as e:
         raise DataError(f"{str(path)!r} is no .npy file: {e}") from None
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
@@ -154,7 +159,7 @@ def _to_row(ids: Any, where: str, labels: Any = None) -> Row:
 def read_json(path: Path) -> Json:
     """The object in a file of JSON; nothing where there is no such file, or another one."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_regular(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -180,13 +185,13 @@ class TextReader:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise RuntimeMissingError("Texts need the package tokenizers; install it, as by pip install "
-                                      "'ortpartial[cli]', or give token ids.") from None
+            raise RuntimeMissingError(f"Texts need the package tokenizers: run {install_command('cli')}, or give "
+                                      f"token ids.") from None
         path = self.folder / "tokenizer.json"
-        if not path.is_file():
+        if not path.exists():
             raise DataError(f"There is no {str(path)!r} for texts; give token ids, as {{\"input_ids\": [...]}}.")
         try:
-            return Tokenizer.from_file(str(path))
+            return Tokenizer.from_buffer(read_regular(path))
         except Exception as e:  # tokenizers 0.23 raises Exception itself.
             raise DataError(f"{str(path)!r} is no tokenizer: {e}.") from None
 
@@ -211,15 +216,15 @@ class TextReader:
     def template(self) -> Any:
         """The template of conversations, of jinja2."""
         path = self.folder / "chat_template.jinja"
-        text = path.read_text(encoding="utf-8") if path.is_file() else \
+        text = read_regular(path).decode() if path.exists() else \
             read_json(self.folder / "tokenizer_config.json").get("chat_template")
         if not isinstance(text, str):
             raise DataError(f"There is no chat_template.jinja in {str(self.folder)!r} for messages; give texts.")
         try:
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # A template is code of strangers.
         except ImportError:
-            raise RuntimeMissingError("Messages need the package jinja2; install it, as by pip install "
-                                      "'ortpartial[cli]', or give texts.") from None
+            raise RuntimeMissingError(f"Messages need the package jinja2: run {install_command('cli')}, or give "
+                                      f"texts.") from None
 
         def refuse(message: str) -> None:
             raise ValueError(message)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
 from typing import Any
 
 from ortpartial.annotations import Same
+from ortpartial.exceptions import ProcessError
 
 __all__ = ["is_prefetching", "prefetch"]
 
@@ -50,6 +52,7 @@ def prefetch(batches: Iterable[Same], ahead: int = 2) -> Generator[Same, None, N
     >>> list(prefetch(range(3)))
     [0, 1, 2]
     """
+    process = os.getpid()
     pool = ThreadPoolExecutor(1, "ortpartial prefetch", initializer=_mark)
     try:
         iterator, is_over = iter(batches), False
@@ -63,8 +66,14 @@ def prefetch(batches: Iterable[Same], ahead: int = 2) -> Generator[Same, None, N
             is_over = batch is _END
             return batch
 
+        def wait(batch: Future[Same]) -> Same:
+            if os.getpid() != process:
+                raise ProcessError("This process was forked during a training, and the thread that fetches its batches "
+                                   "is that of the parent: begin a training of its own.")
+            return batch.result()
+
         pending = deque(pool.submit(fetch) for _ in range(ahead))
-        while (batch := pending.popleft().result()) is not _END:
+        while (batch := wait(pending.popleft())) is not _END:
             pending.append(pool.submit(fetch))
             yield batch
     finally:

@@ -61,7 +61,7 @@ class SharedSessions:
         return session
 
     def clear(self) -> None:
-        """Forget all sessions, whose threads a child process does not have."""
+        """Forget all sessions, which a child process must not use."""
         self._lock = Lock()
         self._sessions = OrderedDict()
 

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.exceptions import DataError, ModelError
+from ortpartial.model import read_regular
 from ortpartial.texts import parse_json
 
 __all__ = ["FORMAT", "VERSION", "Manifest", "Tensor", "read_manifest"]
@@ -148,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
     OSError
         It cannot be read.
     """
-    data = (folder / Manifest.NAME).read_bytes()
+    data = read_regular(folder / Manifest.NAME)
     try:
         stored = parse_json(data)
         newer = stored["format"] == FORMAT and _whole(stored["version"]) > VERSION

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import TensorSpec, serialize
 
 from ortpartial.exceptions import ModelError
-from ortpartial.model import read_tensors
+from ortpartial.model import read_regular, read_tensors
 
 from .manifest import Tensor
 
@@ -76,7 +76,7 @@ def read_state(path: Path, tensors: Sequence[Tensor]) -> tuple[dict[str, np.ndar
     OSError
         It cannot be read.
     """
-    data = path.read_bytes()
+    data = read_regular(path)
     checksum = _CHECKSUM.search(data)
     is_whole = checksum is not None and int(checksum[1], 16) == crc32(data.replace(checksum[0], _BLANK, 1))
     try:

@@ -26,6 +26,7 @@ from .external_files import read_external_data
 from .ml import read_ml_weights
 from .prepare import check_graph, infer_types, prepare
 from .reader import Reader
+from .regular_file import open_regular
 from .sparse import densify
 from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
@@ -188,11 +189,12 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
             model = ModelProto()
     elif isinstance(source, (str, os.PathLike)):
         path, what = Path(source), f"{str(source)!r} is"
-        if not path.is_file():
+        if path.is_dir() or not path.exists():
             problem = f"{str(source)!r} is a folder" if path.is_dir() else f"There is no file {str(source)!r}"
             raise ModelError(f"{problem}; give a path to an ONNX model, bytes or a ModelProto.")
         try:
-            model = onnx.load(path, load_external_data=False)
+            with open_regular(path) as file:
+                model = onnx.load(file, load_external_data=False)
         except DecodeError:
             model = ModelProto()
         folder = path.parent if folder is None else folder

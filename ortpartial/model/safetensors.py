@@ -12,6 +12,7 @@ from safetensors import SafetensorError, TensorSpec, safe_open, serialize
 from ortpartial.exceptions import ModelError
 
 from .atomic import flush_folder, replace_file
+from .regular_file import open_regular
 
 __all__ = ["read_tensors", "write_tensors"]
 
@@ -87,10 +88,9 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
         ...
     ortpartial.exceptions.ModelError: 'notes.safetensors' is no safetensors file, or a damaged one.
     """
-    if "\0" in os.fspath(path):
+    if "\0" in str(path):
         raise ModelError(f"The name of a file has no NUL, as {str(path)!r} has.")
-    with open(path, "rb"):  # It raises the errors of the system: those of the library have no number and no file name.
-        pass
+    open_regular(path).close()  # The library waits for a pipe, and its errors have no number and no name of a file.
     try:
         with safe_open(path, "numpy") as file:
             return file.get_tensors(), file.metadata() or {}

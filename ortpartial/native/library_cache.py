@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ortpartial.model import replace_file
+from ortpartial.model import open_regular, replace_file
 
 if sys.platform != "win32":
     import grp
@@ -49,8 +49,7 @@ def find_cache() -> Path | None:
         if not _is_safe(folder):
             return None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-        is_private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        is_private = _is_of_user(status := folder.stat()) and not stat.S_IMODE(status.st_mode) & 0o077
         return folder if is_private and _is_safe(folder) else None
     except (OSError, RuntimeError):  # RuntimeError: the user has no home.
         return None
@@ -69,11 +68,12 @@ def load_entry(folder: Path, key: str) -> ctypes.CDLL | None:
     Returns
     -------
     ctypes.CDLL or None
-        None where there is no such entry; one that is damaged is removed.
+        None where there is no such entry; one that is damaged, no regular file or of another user is removed.
     """
     for file in folder.glob(f"{key}-*.so"):
-        with suppress(OSError):
-            if file == _name_entry(folder, key, file.read_bytes()):
+        with suppress(OSError), open_regular(file) as entry:
+            if _is_of_user(os.fstat(entry.fileno())) and file == _name_entry(folder, key, entry.read()):
+                # Nobody else can exchange it now: `find_cache` has found that the folder is the user's alone.
                 library = ctypes.CDLL(str(file))
                 with suppress(OSError):
                     os.utime(file)  # The time of its last use.
@@ -144,6 +144,11 @@ def _locate_caches() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The convention is to ignore a relative path.
     return (base if base.is_absolute() else Path.home() / ".cache") / "ortpartial"
+
+
+def _is_of_user(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to the user of this process."""
+    return sys.platform == "win32" or status.st_uid == os.geteuid()
 
 
 def _is_safe(folder: Path) -> bool:

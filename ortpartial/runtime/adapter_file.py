@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortpartial.exceptions import ModelError, RuntimeMissingError
-from ortpartial.model import replace_file
+from ortpartial.model import open_regular, replace_file
 
 from .device import import_onnxruntime, runtime_version
 from .errors import clean_message
@@ -128,8 +128,7 @@ def read_adapter_file(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarra
     ...     assert read_adapter_file("twos.onnx_adapter")[1] == 7
     """
     check_adapter_files()
-    with open(path, "rb"):  # The errors of the system, which onnxruntime has no class for.
-        pass
+    open_regular(path).close()  # The errors of the system, which onnxruntime has no class for; it waits for a pipe.
     try:
         adapter = import_onnxruntime().AdapterFormat.read_adapter(os.fspath(path))
         arrays = {n: np.array(value.numpy()) for n, value in adapter.get_parameters().items()}

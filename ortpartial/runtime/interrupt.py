@@ -65,9 +65,24 @@ class _Listener:
 
 
 @cache
-def _listener(process: int) -> _Listener:
-    """The listener of a process: threads do not survive a fork."""
+def _listener() -> _Listener:
+    """The listener of this process."""
     return _Listener()
+
+
+def _leave_listener() -> None:
+    """Have a child process listen anew: threads do not survive a fork, and signals of the child are its own."""
+    if not _listener.cache_info().currsize:
+        return
+    inherited = _listener()
+    _listener.cache_clear()
+    if any(i.handles_signals for i in inherited.interrupts):
+        signal.set_wakeup_fd(-1)
+    inherited.interrupts.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_listener)
 
 
 class Interrupt:
@@ -106,14 +121,14 @@ class Interrupt:
         self._expired = False
 
     def __enter__(self) -> Interrupt:
-        self._listener = _listener(os.getpid())
+        self._listener = _listener()
         # With a handler other than Python's, the user decides what Ctrl-C does. Signals reach the main thread alone.
-        self._handles_signals = (
+        self.handles_signals = (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         )
         self._previous_fd = -1
-        if self._handles_signals:
+        if self.handles_signals:
             self._previous_fd = signal.set_wakeup_fd(self._listener.writer, warn_on_full_buffer=False)
         self.end = None if self.seconds is None else time.monotonic() + self.seconds
         self._listener.add(self)
@@ -124,7 +139,7 @@ class Interrupt:
         if self.end is not None and now >= self.end:
             self._expired = self.options.terminate = True
             self.end = None
-        if signals and self._handles_signals:
+        if signals and self.handles_signals:
             if self._previous_fd not in (-1, self._listener.writer):  # An outer interrupt shares the listener.
                 with suppress(OSError):  # The pipe may be full or closed, which must not keep the run going.
                     os.write(self._previous_fd, signals)
@@ -134,7 +149,9 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handles_signals:
+        if self not in self._listener.interrupts:  # It was entered before a fork, in the parent.
+            return
+        if self.handles_signals:
             signal.set_wakeup_fd(self._previous_fd, warn_on_full_buffer=False)
         self._listener.remove(self)
         if self._expired and isinstance(error, OrtPartialError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count
-from threading import Lock
 from typing import Any
 
 from onnx import GraphProto, ModelProto, helper
@@ -17,13 +17,14 @@ from ortpartial.model import load
 
 from .session import Session
 from .threads import choose_threads
+from .turns import Turn
 
 __all__ = ["compute_node"]
 
 #: The sessions used last, by operator, attributes, types of inputs and numbers of small constants; the most of them.
 _SESSIONS: OrderedDict[Hashable, Session] = OrderedDict()
 _MOST_SESSIONS = 1024
-_lock = Lock()
+_turn = Turn()
 
 
 def compute_node(node: Node, outputs: Sequence[Value], numbers: Mapping[Value, Any], seed: int) -> list[Any]:
@@ -89,7 +90,7 @@ def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int)
         return Session(model, threads=threads)
     key = key or model.SerializeToString(deterministic=True)  # Equal bodies make equal models.
     session = _find_session(key) or Session(model, threads=threads)
-    with _lock:
+    with _turn.lock:
         _SESSIONS[key] = session
         while len(_SESSIONS) > _MOST_SESSIONS:
             _SESSIONS.popitem(last=False)
@@ -106,7 +107,7 @@ def _guard(model: ModelProto) -> ModelProto:
 
 def _find_session(key: object) -> Session | None:
     """The session of this key, which is then the one used last."""
-    with _lock:
+    with _turn.lock:
         if key in _SESSIONS:
             _SESSIONS.move_to_end(key)
         return _SESSIONS.get(key)
@@ -135,3 +136,6 @@ def _set_seeds(graph: GraphProto, seeds: Iterator[int]) -> None:
 
 
 register_evaluator(compute_node)
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_SESSIONS.clear)

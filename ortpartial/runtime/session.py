@@ -29,8 +29,9 @@ from ortpartial.rewrites import (
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .channel_block import channel_block
 from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime, runtime_version
-from .errors import load_error, newest_opset, run_error
+from .errors import find_refusals, load_error, newest_opset, run_error
 from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
+from .fork import Inherited, keep_at_fork
 from .host_nodes import list_dtypes, split_host_nodes
 from .ort_types import OrtSession, OrtValue, OrtValues, RunOptions, SessionOptions
 from .session_options import register_custom_ops, session_options
@@ -82,7 +83,7 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
 
 
 def _is_fixed(graph: GraphProto | None) -> bool:
-    """Whether a graph has inputs of one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each it sees."""
+    """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each."""
     return graph is None or all(d.HasField("dim_value") for i in graph.input for d in i.type.tensor_type.shape.dim)
 
 
@@ -174,7 +175,8 @@ class Session:
                               f"graph on {', '.join(providers)}. Is the driver of the device installed?")
         # `InferenceSession` checks all names at each run. The training loop calls the C++ session under it, which needs
         # the Python object only to be kept alive.
-        self._inference_session, self.handle = session, session._sess
+        self._inference_session = session
+        self.handle: OrtSession = session._sess
         # Without options, onnxruntime 1.19 to 1.32 makes new ones for each run, in 0.8 us.
         self._options = C.RunOptions()
         self.inputs: list[str] = [i.name for i in self.handle.inputs_meta]
@@ -182,7 +184,15 @@ class Session:
             self._later = self.inputs
             self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
         self.outputs: list[str] = [o.name for o in self.handle.outputs_meta]
+        #: The errors of nodes for numbers out of range, by name.
+        self.refusals = find_refusals(model)
         self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
+        keep_at_fork(self)
+
+    def replace_inherited(self) -> list[object]:
+        """Replace the session of onnxruntime, which a child process must not use, and return it."""
+        handle, self.handle = self.handle, Inherited()
+        return [self._inference_session, handle]
 
     def _load_on_provider(self, model: ModelProto) -> tuple[OrtSession, Session | None]:
         """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
@@ -308,7 +318,7 @@ class Session:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
             arrays = self.handle.run(self.outputs, inputs, options or self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
         # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
         return {n: np.array(v) if n in inputs and not isinstance(v, list) else
                 np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
@@ -344,7 +354,7 @@ class Session:
         try:
             return self.handle.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
 
     def binding(self) -> Binding:
         """A new binding of inputs and outputs; a session may have several."""
@@ -384,13 +394,13 @@ class Binding:
     array([ 2., 10.], dtype=float32)
     """
 
-    __slots__ = ("_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_names", "_outputs", "_run",
-                 "_unbound_outputs", "session")
+    __slots__ = ("__weakref__", "_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_names", "_outputs",
+                 "_run", "_unbound_outputs", "session")
 
     def __init__(self, session: Session):
         self.session = session
-        self._binding = C.SessionIOBinding(session.handle)
-        self._run = session.handle.run_with_iobinding
+        self._run: OrtSession = session.handle.run_with_iobinding
+        self._binding: OrtSession = C.SessionIOBinding(session.handle)
         self._device = session.device
         self._host = None if session._host is None else session._host.binding()
         # By name, the object that is bound, with its shape and dtype when it was bound.
@@ -403,6 +413,13 @@ class Binding:
         self._unbound_outputs: dict[str, None] = {}
         for name in session.outputs:
             self.bind_output(name)
+        keep_at_fork(self)
+
+    def replace_inherited(self) -> list[object]:
+        """Replace the binding of onnxruntime, which a child process must not use, and return it."""
+        binding, run = self._binding, self._run
+        self._binding = self._run = Inherited()
+        return [binding, run]
 
     def bind_input(self, name: str, value: np.ndarray | Buffer | OrtValue) -> None:
         """Bind an input to the memory of an array, a buffer or an OrtValue, which each run reads.
@@ -517,7 +534,7 @@ class Binding:
                     self._binding.bind_ortvalue_input(name, ortvalue)
             self._run(self._binding, options or self.session._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.session.refusals) from None
 
     def vector(self) -> OrtValues:
         """The outputs of the last run as an OrtValueVector."""

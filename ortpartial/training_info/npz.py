@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.model import available_memory
+from ortpartial.model import available_memory, open_regular
 
 __all__ = ["StoredArray", "open_arrays"]
 
@@ -95,11 +95,11 @@ def open_arrays(path: Path, shapes: Mapping[str, Any] | None, texts: bool = Fals
     ...     {n: a.read().shape for n, a in arrays.items()}
     {'x': (3, 2)}
     """
-    try:
-        archive = ZipFile(path)
-    except (BadZipFile, ValueError, NotImplementedError):
-        raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers, and no .csv file.") from None
-    with archive:
+    with open_regular(path, whole=False) as file:
+        try:
+            archive = ZipFile(file)
+        except (BadZipFile, ValueError, NotImplementedError):
+            raise DataError(f"{str(path)!r} is no .npz file of arrays of numbers, and no .csv file.") from None
         arrays = {}
         for n, member in _find_members(archive, shapes).items():
             with _naming(n, archive):

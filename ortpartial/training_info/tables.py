@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.installation import install_command
+from ortpartial.model import open_regular
 
 __all__ = ["TABLES", "read_table", "write_table"]
 
@@ -58,7 +60,7 @@ def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
 
 def _read_csv(path: Path, texts: bool) -> dict[str, np.ndarray]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = next(reader, [])
             lines = [(reader.line_num, fields) for fields in reader if fields]
@@ -115,13 +117,14 @@ def _import_pyarrow(path: Path) -> Any:
         import pyarrow.feather
         import pyarrow.parquet
     except ImportError:
-        raise RuntimeMissingError(f"pyarrow is not installed, which reads and writes files such as {str(path)!r}; "
-                                  f"install it, as by pip install 'ortpartial[cli]', or use .csv or .npz.") from None
+        raise RuntimeMissingError(f"pyarrow, which reads and writes files such as {str(path)!r}, is not installed: "
+                                  f"run {install_command('cli')}, or use .csv or .npz.") from None
     return pyarrow
 
 
 def _read_arrow(path: Path, texts: bool) -> dict[str, np.ndarray]:
     pa = _import_pyarrow(path)
+    open_regular(path, whole=False).close()
     try:
         table = pa.parquet.read_table(path) if path.suffix.lower() == ".parquet" else _read_ipc(pa, path)
     except pa.ArrowInvalid as e:

@@ -198,7 +198,7 @@ def train_in_fork(o):
     queue = get_context("fork").Queue()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of the threads of the parent.
-        child = get_context("fork").Process(target=lambda: queue.put(train_here(o)))
+        child = get_context("fork").Process(target=lambda: queue.put(train_here(copy.deepcopy(o))))
         child.start()
     try:
         return queue.get(timeout=60)
@@ -214,7 +214,7 @@ def train_in_spawn(o):
 
 @pytest.mark.parametrize("run", [train_here, train_in_fork, pytest.param(train_in_spawn, marks=pytest.mark.slow)])
 def test_while_another_thread_trains(run):
-    """Who trains in this process waits; a child has locks of its own, and goes on from the state that it was given."""
+    """Who trains in this process waits; a child has its own locks, and a copy goes on from the state at the fork."""
     o, alone = optimizer(max_iter=1, warm_start=True), optimizer()
     begun, over = threading.Event(), threading.Event()
     o.callbacks = [lambda _: begun.set() or over.wait(60)]

@@ -137,6 +137,23 @@ def test_entry_that_is_no_library_is_removed(folder):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("is_of_user", [True, False])
+def test_entry_of_another_user_is_removed_and_never_loaded(is_of_user, folder, monkeypatch):
+    compile_library(f"int number(void); int number(void) {{ return {int(is_of_user)}; }}")
+    entry = next(folder.iterdir())
+    if not is_of_user:
+        monkeypatch.setattr(os, "geteuid", lambda: entry.stat().st_uid + 1)
+    assert (load_entry(folder, entry.name.partition("-")[0]) is not None) == is_of_user
+    assert entry.exists() == is_of_user
+
+
+def test_pipe_in_the_place_of_an_entry_is_removed(folder):
+    os.mkfifo(folder / f"{KEY}-{KEY}.so")
+    assert load_entry(folder, KEY) is None
+    assert list(folder.iterdir()) == []
+
+
 def test_entry_under_the_key_of_another_is_told_apart(folder):
     store_entry(folder, KEY, b"some library")
     assert load_entry(folder, KEY[::-1]) is None

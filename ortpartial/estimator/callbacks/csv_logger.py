@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.execution import TaskContext
-from ortpartial.model import replace_file
+from ortpartial.model import open_regular, replace_file
 
 from .base import EpochCallback, FitRun
 
@@ -95,7 +95,7 @@ def _read(file: Path) -> tuple[list[str], list[dict[str, str]]]:
     """The header and the rows of a file, empty where there is none."""
     if not file.exists():
         return [], []
-    with file.open(newline="", encoding="utf-8") as stream:
+    with TextIOWrapper(open_regular(file), newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream, restval="")
         rows = list(reader)
         return list(reader.fieldnames or []), rows
