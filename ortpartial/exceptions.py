@@ -1,9 +1,10 @@
 """Exceptions and warnings of ortpartial, all errors with one base class.
 
-Their messages name tensors and files: what could give orders to a terminal is shown as an escape.
+Their messages name tensors and files: what could give orders to a terminal is shown as an escape,
+and what is long is cut in the middle; ``error.args[0]`` is the whole.
 """
 
-from .texts import printable
+from .texts import shorten
 
 __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
            "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
@@ -25,14 +26,14 @@ class OrtPartialError(Exception):
     """
 
     def __str__(self) -> str:
-        return printable(super().__str__(), keep="\n")
+        return shorten(super().__str__(), keep="\n")
 
 
 class _NamingWarning(UserWarning):
     """Base of the warnings."""
 
     def __str__(self) -> str:
-        return printable(super().__str__(), keep="\n")
+        return shorten(super().__str__(), keep="\n")
 
 
 class GraphError(OrtPartialError, ValueError):

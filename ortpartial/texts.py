@@ -1,11 +1,14 @@
-"""Texts of files that may be hostile: names as they are shown, and JSON."""
+"""Texts of files that may be hostile: names as they are shown, messages, and JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-__all__ = ["parse_json", "printable"]
+__all__ = ["parse_json", "printable", "shorten"]
+
+#: The characters of a message at most: a name in it may have millions.
+_LONGEST = 960
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -32,6 +35,34 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def shorten(text: str, longest: int = _LONGEST, keep: str = "") -> str:
+    """A text as `printable` shows it, cut in the middle where it is long.
+
+    Parameters
+    ----------
+    text : str
+        Such as a message with names of a file of somebody else.
+    longest : int
+        The number of characters from which on it is cut.
+    keep : str
+        Characters that stay as they are.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> shorten("The weight '" + 10_000 * "w" + "' is missing.", 40)
+    "The weight 'wwwww [...] wwww' is missing."
+    """
+    # Only what is shown is escaped, so that a name of 10 MB takes no seconds.
+    if len(text) <= longest and len(shown := printable(text, keep)) <= longest:
+        return shown
+    half = (longest - 6) // 2
+    return f"{printable(text[:half], keep)[:half]} [...] {printable(text[-half:], keep)[-half:]}"
+
+
 def parse_json(text: str | bytes) -> Any:
     """The content of a text of JSON.
 
@@ -47,7 +78,7 @@ def parse_json(text: str | bytes) -> Any:
     Raises
     ------
     ValueError
-        It is no JSON, or nested too deeply.
+        It is no JSON, nested too deeply, or has a key twice.
 
     Examples
     --------
@@ -57,6 +88,13 @@ def parse_json(text: str | bytes) -> Any:
     ValueError: it is nested too deeply
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_join_pairs)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _join_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; readers differ in which of two equal keys they take."""
+    if len(joined := dict(pairs)) < len(pairs):
+        raise ValueError("it has a key twice")
+    return joined

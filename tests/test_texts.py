@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortpartial import OrtGradientForwardBackwardOptimizer, load
 from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, ModelWarning
-from ortpartial.texts import parse_json, printable
+from ortpartial.texts import parse_json, printable, shorten
 
 #: The title of a window, an erased screen, the same in 8 bits, text from right to left, and a second line.
 ORDERS = "\x1b]0;mine\x07\x1b[2J\x9b31m\u202e\nok"
@@ -91,3 +91,18 @@ def test_pictures(name):
     ax = plot_histograms({name: np.arange(3.0)})
     ax.get_figure(root=True).canvas.draw()
     assert [label.get_text() for label in ax.get_yticklabels()] == [printable(name)]
+
+def test_shorten():
+    """A name of 10 MB gives a short message, at once."""
+    text = str(ModelError(f"The weight '{ORDERS * 10**6}' is missing."))
+    assert len(text) < 1000
+    assert is_harmless(text)
+    assert text.startswith("The weight '")
+    assert text.endswith("' is missing.")
+    assert shorten("a" * 50, 50) == "a" * 50
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}'])
+def test_parse_json_of_a_key_twice(text):
+    with pytest.raises(ValueError, match="twice"):
+        parse_json(text)

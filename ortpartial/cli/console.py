@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
-from ortpartial.texts import printable
+from ortpartial.texts import printable, shorten
 
 __all__ = ["clean", "close_output", "format_seconds", "format_table", "has_colors", "paint", "print_error",
            "print_json", "print_line", "show_warning"]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
-#: What `paint` writes, which stays when a line is cleaned.
-_PAINT = re.compile(rf"(\033\[(?:{'|'.join(['0', *_STYLES.values()])})m)")
+#: What `paint` has written and `clean` has not seen yet: the only texts whose escape sequences stay.
+_PAINTED: set[str] = set()
+
+#: The characters of a cell of a table.
+_LONGEST_CELL = 200
 
 
 def has_colors(stream: TextIO) -> bool:
@@ -58,7 +60,11 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     -------
     str
     """
-    return f"\033[{_STYLES[style]}m{text}\033[0m" if text and has_colors(stream or sys.stdout) else text
+    if not text or not has_colors(stream or sys.stdout):
+        return text
+    painted = f"\033[{_STYLES[style]}m{printable(text)}\033[0m"
+    _PAINTED.add(painted)
+    return painted
 
 
 def print_error(text: str) -> None:
@@ -69,7 +75,7 @@ def print_error(text: str) -> None:
     text : str
         What is wrong; line breaks become spaces.
     """
-    print(f"{paint('ortpartial:', 'red', sys.stderr)} {printable(' '.join(text.split()))}", file=sys.stderr)
+    print(f"{paint('ortpartial:', 'red', sys.stderr)} {shorten(' '.join(text.split()))}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -80,7 +86,7 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     message : Warning or str
         The warning.
     """
-    print(f"{paint('warning:', 'yellow', sys.stderr)} {printable(' '.join(str(message).split()))}", file=sys.stderr)
+    print(f"{paint('warning:', 'yellow', sys.stderr)} {shorten(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:
@@ -118,7 +124,13 @@ def clean(line: str) -> str:
     >>> print(clean("w\\x1b[2J\\n"))
     w\\x1b[2J\\n
     """
-    return "".join(part if i % 2 else printable(part) for i, part in enumerate(_PAINT.split(line)))
+    for text in list(_PAINTED):
+        before, painted, after = line.partition(text)
+        if painted:
+            line = clean(before) + painted + clean(after)
+            _PAINTED.discard(text)
+            return line
+    return printable(line)
 
 
 def close_output(file: TextIO) -> None:
@@ -179,7 +191,7 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str 
     >>> format_table(["engine", "us"], [["epoch", "7.5"], ["step", "12.1"]])
     ['engine    us', 'epoch    7.5', 'step    12.1']
     """
-    lines = [[printable(text) for text in row] for row in (head, *rows)]
+    lines = [[shorten(text, _LONGEST_CELL) for text in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(f"{text:{side}{w}}" for text, w, side in zip(line, widths, align.ljust(len(head), ">"),
                                                                    strict=True)).rstrip() for line in lines]

@@ -94,7 +94,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> S
     if metadata.get("format") != f"ortpartial {kind}":
         raise CheckpointError(f"{str(path)!r} is no {kind} of ortpartial.")
     version = metadata.get("version", "")
-    if version.isdigit() and int(version) > _VERSION:
+    if re.fullmatch("[0-9]{1,9}", version) and int(version) > _VERSION:
         raise CheckpointError(f"{str(path)!r} is a {kind} of version {version}, and this release of ortpartial "
                               f"reads version {_VERSION}; install the release that wrote it.")
     text = metadata.get("state", "")

@@ -432,7 +432,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             same data with the same settings, goes on from there and ends as if it had not been, to the last bit; one
             that had ended has nothing left to do, unless `max_iter` is greater now. Where the folder holds nothing, or
             is not there, it starts from the beginning. Batches of an iterable that are over are skipped: it is to give
-            the same ones as then.
+            the same ones as then. Of the data only the number of rows is checked: that they are the same rows is up to
+            the caller.
 
         Returns
         -------

@@ -157,7 +157,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
         struct = lay_out(fields)
         if not all(f.name for f in fields):  # numpy calls one with an empty name by its place.
             raise ValueError
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, SyntaxError, TypeError, ValueError):
         raise ModelError(f"{file} does not describe a training in C; export it again.") from None
     if len(data) != struct.itemsize:
         raise ModelError(f"{name}_state has {struct.itemsize} bytes, not {len(data)}; write the whole struct, of the "

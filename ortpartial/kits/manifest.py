@@ -154,7 +154,7 @@ def read_manifest(folder: Path) -> Manifest:
         stored = parse_json(data)
         newer = stored["format"] == FORMAT and _whole(stored["version"]) > VERSION
         manifest = None if newer else _parse(stored)
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, RecursionError, SyntaxError):  # the last of numpy, for the name of a dtype
         raise ModelError(f"{Manifest.NAME} is no manifest of a training kit.") from None
     if manifest is None:
         raise ModelError(f"{Manifest.NAME} is of version {stored['version']}, and this runner reads version {VERSION}: "
@@ -207,6 +207,6 @@ def _text(text: object) -> str:
 
 def _file(name: object) -> str:
     """The name of a file in the folder itself."""
-    if PurePosixPath(_text(name)).name != name or name in ("", "..") or "\\" in name:
+    if PurePosixPath(_text(name)).name != name or name in ("", "..") or "\\" in name or "\0" in name:
         raise ValueError
     return name

@@ -18,6 +18,8 @@ from .manifest import Tensor
 __all__ = ["pack_state", "read_state"]
 
 _CHECKSUM = re.compile(rb'"crc32":"([0-9a-f]{8})"')
+#: `int` would also take digits of other scripts, and raise an error of its own on thousands of them.
+_STEPS = re.compile("[0-9]{1,18}")
 _RESERVED = "__metadata__"
 _BLANK = b'"crc32":"00000000"'
 
@@ -79,8 +81,8 @@ def read_state(path: Path, tensors: Sequence[Tensor]) -> tuple[dict[str, np.ndar
     is_whole = checksum is not None and int(checksum[1], 16) == crc32(data.replace(checksum[0], _BLANK, 1))
     try:
         arrays, texts = read_tensors(path) if is_whole else ({}, {})
-        steps = int(texts["steps"])
-    except (KeyError, ValueError):  # A ModelError is a ValueError.
+        steps = int(_STEPS.fullmatch(texts["steps"])[0])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):  # A ModelError is a ValueError.
         raise ModelError(f"{path.name} is damaged: restore a copy of it, or export the kit again.") from None
     expected = {t.name: (t.dtype, t.shape) for t in tensors}
     if {n: (a.dtype.name, a.shape) for n, a in arrays.items()} != expected:

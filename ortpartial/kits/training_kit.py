@@ -288,7 +288,11 @@ class TrainingKit:
         names = self._source.open(file).outputs[: len(self.manifest.outputs)]
 
         def check_loss(outputs: Mapping[str, np.ndarray]) -> None:
-            if not np.isfinite(outputs[names[0]]):
+            loss = outputs[names[0]]
+            if loss.size != 1:
+                raise ModelError(f"The step of the kit returns a loss of {loss.size} numbers, where one is expected: "
+                                 f"export the kit again.")
+            if not np.isfinite(loss).all():
                 raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a "
                                        f"smaller step size, or the data hold numbers that are none.")
 

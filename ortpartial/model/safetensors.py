@@ -88,11 +88,13 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
         ...
     ortpartial.exceptions.ModelError: 'notes.safetensors' is no safetensors file, or a damaged one.
     """
+    if "\0" in str(path):
+        raise ModelError(f"The name of a file has no NUL, as {str(path)!r} has.")
     open_regular(path).close()  # The library waits for a pipe, and its errors have no number and no name of a file.
     try:
         with safe_open(path, "numpy") as file:
             return file.get_tensors(), file.metadata() or {}
-    except SafetensorError:
+    except (SafetensorError, OverflowError, ValueError):  # The last ones are numpy's, on a shape like 0 x 2^62.
         raise ModelError(f"{str(path)!r} is no safetensors file, or a damaged one.") from None
     except AttributeError as e:
         raise ModelError(f"{str(path)!r} has a tensor that numpy cannot hold: {e}.") from None

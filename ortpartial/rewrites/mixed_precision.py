@@ -12,7 +12,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.checks import to_number
+from ortpartial.checks import is_whole, to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -76,8 +76,9 @@ class LossScale:
     state: ClassVar = ("loss_scale", "steps_in_row", "skipped_steps")
 
     def __post_init__(self) -> None:
-        is_valid = 0 < self.init_scale < np.inf and 1 <= self.growth_factor < np.inf and 0 < self.backoff_factor <= 1
-        if not is_valid or self.growth_interval < 1:
+        numbers = (to_number(self.init_scale, above=0), to_number(self.growth_factor, low=1),
+                   to_number(self.backoff_factor, above=0, high=1))
+        if None in numbers or not is_whole(self.growth_interval, 1):
             raise SettingError(f"{self!r} needs a scale above 0, a growth of at least 1 after at least one step, and a "
                                f"backoff from 0 to 1.")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ortpartial.cli import main
-from ortpartial.cli.console import format_table, paint, print_json
+from ortpartial.cli.console import clean, format_table, paint, print_json
 
 
 class Terminal(io.StringIO):
@@ -45,3 +45,8 @@ def test_json(capsys):
 def test_table():
     assert format_table(["a", "b", "c"], [["xx", "1", "2"]], align="<<") == ["a   b  c", "xx  1  2"]
     assert format_table(["n", "number"], [["a", "1"]]) == ["n  number", "a       1"]
+
+
+def test_colors_of_a_name_are_shown_as_escapes():
+    """Only what `paint` has written stays, even where a name has the very codes that it writes."""
+    assert clean("w\033[31mred\033[0m") == r"w\x1b[31mred\x1b[0m"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ortpartial.checks import to_number
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value
 
@@ -40,7 +41,7 @@ class Dropout(Module):
     layout: ClassVar[str] = ""
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
-        if not 0 <= p <= 1:
+        if to_number(p, low=0, high=1) is None:
             raise SettingError(f"{type(self).__name__}: p is {p!r}, a number from 0 to 1 was expected.")
         self.p, self.inplace = p, inplace
 
