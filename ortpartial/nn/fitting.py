@@ -58,8 +58,9 @@ def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     program, loop, door = trainer.program, trainer.loop, trainer.door
     facts = describe_settings(epochs=settings["max_iter"], batch_size=settings["batch_size"],
                               shuffle=settings["shuffle"])
-    is_first = program.synchronize({**facts, **(describe_arrays(dict(enumerate(data))) if isinstance(data, list)
-                                                else {})})
+    if isinstance(data, list) and any(optimizer.distributed for optimizer in program.optimizers.values()):
+        facts |= describe_arrays(dict(enumerate(data)))  # Reading the rows takes time and, of sparse ones, memory.
+    is_first = program.synchronize(facts)
     loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{
         **settings, "callbacks": program.share_answers(settings["callbacks"]),
         "verbose": settings["verbose"] if is_first else 0})
