@@ -11,8 +11,8 @@ from onnx import ModelProto, load_model_from_string
 
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.graph import to_dtype
-from ortpartial.model import match_names, read_regular, read_tensors, replace_file
+from ortpartial.graph import build, to_dtype
+from ortpartial.model import load, match_names, read_regular, read_tensors, replace_file
 from ortpartial.runtime import DeviceName, Session, runtime_version
 from ortpartial.texts import printable
 
@@ -198,7 +198,8 @@ class TrainingKit:
         file = self.manifest.find_step(rows)
         if file not in self._sessions:
             try:
-                session = Session(read_regular(self.folder / file), device=self._device)
+                step = load(read_regular(self.folder / file))  # With its guards: it may be of a stranger.
+                session = Session(build(step.inputs, step.outputs), device=self._device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"
                 reason = str(e).removeprefix(f"{runtime} does not load the graph: ")
