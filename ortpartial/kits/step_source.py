@@ -11,7 +11,7 @@ import numpy as np
 
 from ortpartial.exceptions import ModelError
 from ortpartial.execution import Arrays, GraphPart, Shapes, Step, StepNames, StepSource
-from ortpartial.graph import Value, variable
+from ortpartial.graph import Value, build, variable
 from ortpartial.model import load, read_regular
 from ortpartial.runtime import Device, Session, runtime_version
 
@@ -135,7 +135,8 @@ class KitSource(StepSource):
         """
         if file not in self.sessions:
             try:
-                session = Session(read_regular(self.folder / file), device=self.device)
+                step = load(read_regular(self.folder / file), ties="file")  # With its guards: it may be of a stranger.
+                session = Session(build(step.inputs, step.outputs), device=self.device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"
                 reason = str(e).removeprefix(f"{runtime} does not load the graph: ")

@@ -15,7 +15,7 @@ from paths import SUPPORT, environment
 LEAST = [name for name in CASES if name.startswith(("div min, ", "mod min, "))]
 
 #: Doors that read, run and list a model.
-SAMPLE = ("load", "OrtGradientForwardBackward", "OnnxLayer", "info")
+SAMPLE = ("load", "OrtGradientForwardBackward", "OnnxLayer", "info", "TrainingKit")
 
 
 def enter(tmp_path, names, doors=()):

@@ -8,6 +8,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import numpy as np
 import onnx
 import torch
+from models import data, linear
+from training_artifacts import STORED
 
 from ortpartial import (
     OnnxLayer,
@@ -15,9 +17,11 @@ from ortpartial import (
     OrtGradientForwardBackward,
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
+    TrainingKit,
     TrainingSession,
     add_lora,
     add_loss_output,
+    artifacts,
     gradient_model,
     load,
     nn,
@@ -77,6 +81,30 @@ def layer(model, feeds):
     OnnxLayer(model)(**{n: torch.from_numpy(a) for n, a in feeds.items()})
 
 
+def train_kit(model):
+    """A kit whose step is another graph."""
+    x, y, _ = data(4)
+    OrtGradientForwardBackwardOptimizer(linear()).export_step("kit", targets=())
+    onnx.save(model, "kit/step.onnx")
+    TrainingKit("kit").step({"x": x, "y_target": y})
+
+
+def evaluate_artifacts(model, feeds):
+    """Artifacts whose evaluation model is another graph, which reads their input."""
+    renamed = onnx.compose.add_prefix_graph(model.graph, "input_", rename_edges=False, rename_nodes=False,
+                                            rename_outputs=False, rename_initializers=False,
+                                            rename_value_infos=False, rename_inputs=True)
+    model = onnx.helper.make_model(renamed, opset_imports=model.opset_import, ir_version=model.ir_version,
+                                   functions=model.functions)
+    model.graph.input[0].name = "input_0"
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            if name == "input_x":
+                node.input[i] = "input_0"
+    state = artifacts.load(STORED / "mlp").state
+    artifacts.Module(STORED / "mlp" / "training_model.onnx", state, model).eval()(*feeds.values())
+
+
 DOORS = {
     "load": lambda model, feeds: load(model),
     "OrtGradientForwardBackward": lambda model, feeds: run(OrtGradientForwardBackward(model, engine="step"), feeds),
@@ -91,6 +119,8 @@ DOORS = {
     "add_lora": lambda model, feeds: add_lora(model, "*", rank=1),
     "write_kit": in_folder(lambda model: write_kit(
         OrtGradientForwardBackwardOptimizer(model).get_training_onnx("lowered", init="model"), "kit", targets=())),
+    "TrainingKit": in_folder(train_kit),
+    "artifacts": evaluate_artifacts,
     "plot_graph": lambda model, feeds: plot_graph(model),
     "check_upgrade": lambda model, feeds: check_upgrade(model),
     "info": command("info", "model.onnx"),
