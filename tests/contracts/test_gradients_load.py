@@ -1,4 +1,4 @@
-"""No gradient is built that plain onnxruntime does not load, where it loads the operator itself: in every real dtype."""
+"""No gradient is built that plain onnxruntime does not load, where it loads the operator itself: in each dtype."""
 
 import re
 import sys
