@@ -24,10 +24,11 @@ def find_fault(model):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options)
+        # 1.19.2 fuses transposed products of float64 into a kernel of float32 alone, whoever writes the model.
+        onnxruntime.InferenceSession(model.SerializeToString(), options, disabled_optimizers=["MatmulTransposeFusion"])
     except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
         return str(e)
-    return None
+    return ""
 
 
 def check(name, dtype):
@@ -43,7 +44,10 @@ def check(name, dtype):
         return f"refused: {e}"
     if not gradient.graph.output or find_fault(forward):
         return "nothing to load"
-    return find_fault(gradient) or "loads"
+    fault = find_fault(gradient)
+    # A form of an operator that is younger than the runtime, which the forward graph was lowered from.
+    is_young = re.search("Unsupported model IR version|till opset", fault)
+    return "nothing to load" if is_young else fault or "loads"
 
 
 def check_all(part, dtype):
