@@ -82,8 +82,8 @@ def _(a, b, absmax, *, K, N, block_size, quant_type, transB):
                           f"quant_type {quant_type}": quant_type not in (0, 1)})
     n = -(-N * K // block_size) * block_size
     # The first of two numbers is in the upper bits of a byte.
-    places = unpack(b.array.reshape(-1), 4).reshape(-1, 2)[:, ::-1].reshape(-1)[: N * K]
-    places = constant(np.pad(places, (0, n - N * K)).reshape(-1, block_size))
+    codes = unpack(b.array.reshape(-1), 4).reshape(-1, 2)[:, ::-1].reshape(-1)[: N * K]
+    places = constant(np.pad(codes, (0, n - N * K)).reshape(-1, block_size))
     table = constant(np.array(_NUMBERS[quant_type], np.float32))
     numbers = cast(op.Gather(table, op.Cast(places, to=TensorProto.INT32)), absmax) * op.Unsqueeze(absmax, [1])
     weight = op.Slice(op.Reshape(numbers, [-1]), [0], [N * K], [0])
