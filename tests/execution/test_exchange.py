@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from once import ON_BOTH
-from ortpartial.estimator.sparse_rows import SparseRows
 from scipy.sparse import csr_array
 
 from ortpartial.exceptions import DataError, SettingError
