@@ -32,8 +32,11 @@ static int64_t digits[8];
 int main(void) {
     training_rows batch = {images, digits};
     state = training_initial;
-    while (fread(images, sizeof images, 1, stdin) == 1 && fread(digits, sizeof digits, 1, stdin) == 1)
-        fprintf(stderr, "%g\\n", training_step(&state, &memory, &batch, &given));
+    while (fread(images, sizeof images, 1, stdin) == 1 && fread(digits, sizeof digits, 1, stdin) == 1) {
+        float loss;
+        if (training_step(&state, &memory, &batch, &given, &loss)) return 1;
+        fprintf(stderr, "%g\\n", loss);
+    }
     return fwrite(&state, sizeof state, 1, stdout) != 1;
 }
 """

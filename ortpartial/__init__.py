@@ -15,7 +15,7 @@ from . import (  # noqa: F401 - public paths
     subgraph,
 )
 from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter, trainable_parameters
-from .autodiff import composed, elementwise, grad, gradient_model, no_gradient, vjp
+from .autodiff import composed, elementwise, grad, no_gradient, vjp
 from .estimator import (
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
@@ -39,7 +39,9 @@ from .estimator.callbacks import (
     find_learning_rate,
 )
 from .exceptions import OrtPartialError
+from .execution import DataParallel
 from .graph import Value, build, constant, op, stop_gradient, values, variable
+from .installation import get_optional
 from .kits import TrainingKit, export_c, read_c_state, run_kit, write_kit
 from .learning import (
     AbsoluteLearningLoss,
@@ -70,6 +72,7 @@ from .learning import (
     LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
+    Metric,
     NegLogLearningLoss,
     NextTokenLearningLoss,
     NoLearningPenalty,
@@ -89,8 +92,8 @@ from .learning import (
     WeightDecay,
 )
 from .model import load
-from .plots import plot_graph, plot_histograms, plot_learning_rate_finder, plot_losses
-from .rewrites import LossScale
+from .plots import plot_graph, plot_histograms, plot_learning_rate_finder, plot_losses, plot_metrics
+from .rewrites import LossScale, gradient_model
 from .training import OrtGradientForwardBackward
 from .training_info import (
     TrainingSession,
@@ -112,13 +115,14 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 __version__ = "0.1.0"
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
-           "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "EarlyStopping",
+           "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "DataParallel",
+           "EarlyStopping",
            "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss",
            "FunctionLearningLoss", "GradientClipping", "GradientMonitor", "HingeLearningLoss", "HuberLearningLoss",
            "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam",
            "LearningRateAdamW", "LearningRateFinder", "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam",
            "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "LossScale",
-           "MLflow", "NegLogLearningLoss", "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
+           "MLflow", "Metric", "NegLogLearningLoss", "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
            "OrtGradientOptimizer", "OrtPartialError", "PaddedBatches", "PoissonLearningLoss", "PolynomialSchedule",
            "ProgressBar", "ReduceOnPlateau", "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss",
@@ -127,21 +131,22 @@ __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "B
            "add_dora", "add_ia3", "add_lora", "add_loss_output", "build", "check_training_info", "composed", "constant",
            "elementwise", "export_c", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
            "lower_training_operators", "lowered_step", "merge", "no_gradient", "op", "pad_rows", "plot_graph",
-           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "read_c_state", "run_kit", "save_adapter",
-           "stop_gradient", "strip_training_info", "to_training_info", "trainable_parameters", "variable", "vjp",
-           "write_kit"]
+           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "plot_metrics", "read_c_state", "run_kit",
+           "save_adapter", "stop_gradient", "strip_training_info", "to_training_info", "trainable_parameters",
+           "variable", "vjp", "write_kit"]
+
+#: Names of optional parts, and where they are.
+_ROOMS = {"OnnxClassifier": ".estimator.sklearn", "OnnxLayer": ".torch", "OnnxRegressor": ".estimator.sklearn"}
 
 
 def __getattr__(name: str) -> Any:
     """Import rooms on first use: torch and scikit-learn are optional, and importing them takes seconds."""
     if name in ("nn", "torch"):
-        return import_module(f".{name}", __name__)
-    if name == "OnnxLayer":
-        return import_module(".torch", __name__).OnnxLayer
-    if name in ("OnnxClassifier", "OnnxRegressor"):
-        return getattr(import_module(".estimator", __name__), name)
+        return get_optional(lambda: import_module(f".{name}", __name__))
+    if name in _ROOMS:
+        return get_optional(lambda: getattr(import_module(_ROOMS[name], __name__), name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "OnnxClassifier", "OnnxLayer", "OnnxRegressor", "nn", "torch"})
+    return sorted({*globals(), *_ROOMS, "nn", "torch"})

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["ArrayLike", "Attributes", "CallbackLike", "Context", "DTypeLike", "Data", "Entries", "Estimator", "Formula",
-           "Function", "Inputs", "Json", "Record", "Reduced", "Same", "Scoring", "Settings", "State"]
+           "Function", "Inputs", "Json", "MetricLike", "Record", "Reduced", "Same", "Scoring", "Settings", "State"]
 
 #: The data of a user: an array, a frame, a list, a sparse matrix, or a dict of them.
 Data: TypeAlias = Any
@@ -54,6 +54,9 @@ Context: TypeAlias = Any
 
 #: A callback: an object with hooks, or a function of the optimizer.
 CallbackLike: TypeAlias = Any
+
+#: An element of the setting `metrics`: a name, a function of targets and predictions, or a `Metric`.
+MetricLike: TypeAlias = Any
 
 #: The `scoring` of scikit-learn: the name of a scorer, or a function of an estimator, X and y; None for its `score`.
 Scoring: TypeAlias = str | Callable[..., float] | None

@@ -196,14 +196,14 @@ class ProcessError(OrtPartialError, RuntimeError):
     >>> import torch.distributed as dist
     >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
     >>> model = build([x := variable("x", "float32", ["N", 2])], {"y": x @ constant([[1.0], [1.0]], hint="w")})
-    >>> def train(rank, epochs):
+    >>> def train(rank):
     ...     store = pathlib.Path("store").absolute().as_uri()
     ...     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    ...     optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=epochs, distributed=True)
-    ...     optimizer.fit([[1.0, 2.0], [2.0, 1.0]], [1.0, 2.0])
-    >>> other = multiprocessing.get_context("fork").Process(target=train, args=(1, 1))
+    ...     optimizer = OrtGradientForwardBackwardOptimizer(model, max_iter=1000, distributed=True)
+    ...     (optimizer.partial_fit if rank else optimizer.fit)([[1.0, 2.0], [2.0, 1.0]], [1.0, 2.0])
+    >>> other = multiprocessing.get_context("fork").Process(target=train, args=(1,))
     >>> other.start()
-    >>> train(0, 1000)
+    >>> train(0)
     Traceback (most recent call last):
         ...
     ortpartial.exceptions.ProcessError: Process 0 of 2 has lost the others: ... What was trained until then is kept.

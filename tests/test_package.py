@@ -10,6 +10,7 @@ from paths import environment
 
 import ortpartial
 from ortpartial import learning
+from ortpartial.installation import install_command
 
 
 def run(program):
@@ -53,8 +54,19 @@ def test_estimators_are_imported_when_they_are_asked_for():
 def test_estimators_without_scikit_learn(missing):
     hide = f"import sys; sys.modules[{missing!r}] = None"
     ask = "try:\n    from ortpartial import OnnxRegressor\nexcept ImportError as e:\n    print(e)"
-    assert run(f"{hide}\n{ask}") == ("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed; "
-                                    "install it with pip install 'ortpartial[sklearn]'.")
+    assert run(f"{hide}\n{ask}") == ("OnnxRegressor and OnnxClassifier need scikit-learn, which is not installed: "
+                                    f"run {install_command('sklearn')}.")
+
+
+@pytest.mark.parametrize(("name", "missing"), [("OnnxRegressor", "sklearn"), ("OnnxLayer", "torch"),
+                                               ("torch", "torch"), ("estimator.OnnxClassifier", "scipy")])
+def test_an_attribute_of_a_missing_part(name, missing):
+    """It is not there, for all that looks through a module, and the error tells how to install it."""
+    owner, _, name = f"ortpartial.{name}".rpartition(".")
+    hide = f"import sys, inspect; sys.modules[{missing!r}] = None; import {owner} as m"
+    ask = f"try:\n    m.{name}\nexcept AttributeError as e:\n    print(e)"
+    look = f"assert not hasattr(m, {name!r}); import pydoc; inspect.getmembers(m); pydoc.render_doc(m)"
+    assert "which is not installed: run `pip install '.[" in run(f"{hide}\n{ask}\n{look}")
 
 
 def test_an_unknown_name():

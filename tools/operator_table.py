@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import contrib_table
 import language_operators
 from onnx import defs
 
@@ -68,6 +69,7 @@ def update(text: str, make: Callable[[], str] = make_table) -> str:
 
 #: By file, what makes its table.
 TABLES = {ROOT / "docs/reference/operators.md": make_table,
+          ROOT / "docs/reference/contrib_operators.md": contrib_table.make_table,
           ROOT / "ortpartial/autodiff/rules/README.md": language_operators.make_table}
 
 if __name__ == "__main__":

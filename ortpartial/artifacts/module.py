@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import CheckpointError, DataError, GraphError, ModelError, SettingError
-from ortpartial.graph import Value, to_dtype, variable
+from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.execution import Stepper
+from ortpartial.graph import to_dtype
+from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, write
 from ortpartial.model import load as load_model
-from ortpartial.model import prune_outputs, write
-from ortpartial.rewrites import rewrite_model
-from ortpartial.runtime import Buffer, Device, DeviceName
+from ortpartial.runtime import Device, DeviceName
 
 from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
 from .optimizers import OptimizerModel, read_optimizer
-from .programs import CALLS, RATE, SEED, STEP, Composition, Program, Sizes, compose_training, compose_update, finish
+from .programs import CALLS, EVALUATION, RATE, SEED, STEP, UPDATE, ArtifactSource, Training
 from .state import CheckpointState, to_array
 
 __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 
-#: How many shapes of inputs have programs of their own.
-_MAX_SHAPES = 8
+#: The engines that take single steps.
+_ENGINES = ("step", "native")
 
 
 class Module:
@@ -52,11 +53,18 @@ class Module:
         ``"cpu"``, ``"cuda"``, or as in `OrtGradientForwardBackwardOptimizer`.
     seed : int
         Of the masks of Dropout.
+    engine : str
+        ``"auto"`` or ``"step"``: a graph for each call. ``"native"``: machine code, which a C compiler makes of the
+        graphs for the shapes that come often; an operator that cannot be written in C is an error.
+    timeout : float, optional
+        Seconds that a call or a step may take, compilation included; then `DeadlineError` ends it, without an effect.
 
     Attributes
     ----------
     training : bool
         Whether it is in training mode, as it is at first.
+    engine_, engine_reason_ : str
+        The engine, and why it was chosen.
     optimizer : Optimizer or None
         What `step` uses: the last one that was made for it.
     state : CheckpointState
@@ -111,7 +119,8 @@ class Module:
     """
 
     def __init__(self, train_model_uri: Any, state: CheckpointState, eval_model_uri: Any = None,
-                 device: DeviceName | Device = "cpu", *, seed: int = 0):
+                 device: DeviceName | Device = "cpu", *, seed: int = 0, engine: str = "auto",
+                 timeout: float | None = None):
         if not isinstance(state, CheckpointState):
             raise SettingError(f"state is a CheckpointState of ortpartial.artifacts, not {type(state).__name__}.")
         self._graph = read_training_graph(train_model_uri, state.parameters.keys())
@@ -120,16 +129,35 @@ class Module:
         # A kernel that is not known is an error now, and not at the first call.
         self._values = load_lowered(self._graph)
         self._check_files(state)
-        seeds = np.frombuffer(_to_seed(seed).tobytes(), np.int32).copy()
+        #: The whole numbers that inputs may hold which are indices.
+        self._ranges = self._find_ranges(self._values)
+        self._seed = np.frombuffer(_to_seed(seed).tobytes(), np.int32)
         self.training, self.state = True, state
         self.optimizer: Optimizer | None = None
-        state.open(list(self._graph.gradients), list(self._graph.statistics), self._device)
+        self._settings = engine, timeout
+        state.open(list(self._graph.gradients))
         self._number = state.n_modules
-        self._resets = True
-        #: Numbers that programs read, in memory that is shared with them.
-        self._numbers = {RATE: Buffer(np.zeros((), np.float32)), STEP: Buffer(np.zeros((), np.int64)),
-                         SEED: Buffer(seeds), CALLS: Buffer(np.zeros((), np.int64))}
-        self._programs: dict[tuple[Hashable, Hashable], Program] = {}
+        self._resets, self._calls = True, 0
+        self._steps = self._open(None)
+
+    def _open(self, optimizer: OptimizerModel | None) -> Stepper:
+        """The steps of the module, and of an optimizer, from the numbers of the state."""
+        engine, timeout = self._settings
+        source = ArtifactSource(self._graph, self._eval, optimizer, self.state, self._device)
+        steps = Stepper(source, engine, _ENGINES, timeout)
+        steps.engine.controls[SEED].fill(self._seed)
+        self.state.hold(steps.engine)
+        return steps
+
+    @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._steps.engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it was chosen."""
+        return self._steps.engine.reason
 
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
@@ -145,6 +173,11 @@ class Module:
             if other := [i.name for i in self._eval.graph.input if i.name not in known]:
                 raise ModelError(f"The evaluation model has the input {other[0]!r}, which neither the training model "
                                  f"nor the checkpoint has; give the eval_model.onnx that was made with them.")
+
+    def _find_ranges(self, model: Model) -> dict[str, Range]:
+        """By input that is an index, what it may hold."""
+        inputs = {n: v for n, v in model.inputs.items() if n not in self._graph.parameters}
+        return index_ranges(inputs, list(model.outputs.values()))
 
     def _check_turn(self) -> None:
         """Refuse to compute with parameters that another module has taken over."""
@@ -164,9 +197,7 @@ class Module:
         -------
         list of str
         """
-        if self.training:
-            return list(self._graph.inputs)
-        return [i.name for i in self._eval_model().graph.input if i.name not in self.state.parameters]
+        return list(self._graph.inputs if self.training else self._eval_names[0])
 
     def output_names(self) -> list[str]:
         """The names of the outputs of a call; the first one of training is the loss.
@@ -175,7 +206,7 @@ class Module:
         -------
         list of str
         """
-        return list(self._graph.outputs) if self.training else [o.name for o in self._eval_model().graph.output]
+        return list(self._graph.outputs if self.training else self._eval_names[1])
 
     def train(self, mode: bool = True) -> Module:
         """Turn training mode on.
@@ -230,9 +261,9 @@ class Module:
         with self.state.turn.lock:
             self._check_turn()
             if not self.training:
-                feeds = self._check(user_inputs)
-                return _unpack(self._program("evaluation", feeds, self._compose_evaluation).run(feeds))
-            results = self._train(user_inputs, None)
+                outputs = self._steps.step(self._check(user_inputs), EVALUATION)
+                return _unpack([outputs[n] for n in self.output_names()])
+            results = self._train(user_inputs, updates=False)
             self._resets = False
             return results
 
@@ -265,7 +296,7 @@ class Module:
         with self.state.turn.lock:
             self._check_turn()
             self.optimizer._write_numbers()
-            results = self._train(user_inputs, self.optimizer._model)
+            results = self._train(user_inputs, updates=True)
             self.optimizer._count()
             self._resets = True
             return results
@@ -274,40 +305,27 @@ class Module:
         """Let the next gradients replace those that are there."""
         self._resets = True
 
-    def _train(self, user_inputs: Sequence[object], optimizer: OptimizerModel | None) -> Any:
-        """Forward and backward, and a step of an optimizer where there is one."""
-        feeds, accumulates = self._check(user_inputs), not self._resets
+    def _train(self, user_inputs: Sequence[object], *, updates: bool) -> Any:
+        """Forward and backward, and a step of the optimizer where it is asked for."""
+        feeds = self._check(user_inputs)
+        self._calls += 1
+        self._steps.engine.controls[CALLS].fill(np.array(self._calls))
+        outputs = self._steps.step(feeds, Training(updates, accumulates=not self._resets), self._check_loss)
+        return _unpack([outputs[n] for n in self._graph.outputs])
 
-        def compose(sizes: Sizes | None) -> Composition:
-            return compose_training(self._graph, optimizer, sizes, accumulates=accumulates)
-
-        calls = self._numbers[CALLS]
-        calls.fill(calls.numpy() + 1)
-        return _unpack(self._program((optimizer is not None, accumulates), feeds, compose).run(feeds))
-
-    def _program(self, kind: Hashable, feeds: Mapping[str, np.ndarray], compose: Callable[[Sizes | None], Composition]
-                 ) -> Program:
-        """The program of a kind for the shapes of inputs, or for all shapes where there have been many."""
-        shapes = tuple([a.shape for a in feeds.values()])
-        if (program := self._programs.get((kind, shapes))) is None:
-            many = sum(k == kind for k, _ in self._programs) >= _MAX_SHAPES
-            key: tuple[Hashable, Hashable] = (kind, None if many else shapes)
-            if (program := self._programs.get(key)) is None:
-                sizes = None if many else {n: a.shape for n, a in feeds.items()}
-                try:
-                    composition = compose(sizes)
-                except (GraphError, ModelError) as e:
-                    listed = ", ".join(f"{n} {a.shape}" for n, a in feeds.items())
-                    raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
-                program = self._programs[key] = Program(composition, self.state.places(), self._numbers, self._device)
-        return program
+    def _check_loss(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Refuse a step whose loss is not finite."""
+        name = self._graph.outputs[0]
+        if outputs[name].dtype.kind == "f" and not np.isfinite(outputs[name]).all():
+            raise ConvergenceError(f"The loss {name!r} is {outputs[name]}; parameters and gradients are those before "
+                                   f"that batch. Look for NaN in the data, or lower the learning rate.")
 
     def _check(self, user_inputs: Sequence[object]) -> dict[str, np.ndarray]:
         """The inputs by name, in the dtypes of the graph."""
         names = self.input_names()
         if len(user_inputs) != len(names):
             raise DataError(f"A call takes {len(names)} inputs, {', '.join(names)}; {len(user_inputs)} were given.")
-        known = self._values.inputs if self.training else self._eval_inputs()
+        known = (self._values if self.training else self._eval_values).inputs
         feeds = {}
         for name, value in zip(names, user_inputs, strict=True):
             array = to_array(value, f"The input {name!r}")
@@ -320,6 +338,7 @@ class Module:
             if not array.size:
                 raise DataError(f"The input {name!r} has no elements, by its shape {array.shape}; leave the batch out.")
             feeds[name] = array
+        check_indices(self._ranges if self.training else self._eval_ranges, feeds)
         return feeds
 
     # Evaluation.
@@ -329,15 +348,19 @@ class Module:
             raise SettingError("The module has no evaluation model; give eval_model_uri.")
         return self._eval
 
-    def _eval_inputs(self) -> Mapping[str, Value]:
-        if not hasattr(self, "_eval_values"):
-            self._eval_values = load_model(self._eval_model())
-        return self._eval_values.inputs
+    @cached_property
+    def _eval_names(self) -> tuple[list[str], list[str]]:
+        """The inputs of the user, and the outputs."""
+        graph = self._eval_model().graph
+        return ([i.name for i in graph.input if i.name not in self.state.parameters], [o.name for o in graph.output])
 
-    def _compose_evaluation(self, sizes: Sizes | None) -> Composition:
-        model = load_model(self._eval_model(), batch=sizes)
-        outputs = rewrite_model(model).outputs
-        return finish(model.inputs, outputs, {})
+    @cached_property
+    def _eval_values(self) -> Model:
+        return load_model(self._eval_model())
+
+    @cached_property
+    def _eval_ranges(self) -> dict[str, Range]:
+        return self._find_ranges(self._eval_values)
 
     # Flat parameters.
 
@@ -548,10 +571,9 @@ class Optimizer:
             raise SettingError(f"module is a Module of ortpartial.artifacts, not {type(module).__name__}.")
         module._check_turn()
         self._model, self._module = read_optimizer(optimizer_uri), module
-        self._state = module.state.open_optimizer(self._model.momentums, module._device)
+        self._state = module.state.open_optimizer(self._model.momentums)
         self._rate = self._state.learning_rate
-        self._update: Program | None = None
-        module._programs.clear()  # Those that take steps are bound to the momentums of another optimizer.
+        module._steps = module._open(self._model)
         module.optimizer = self
 
     def step(self) -> None:
@@ -569,24 +591,13 @@ class Optimizer:
                 raise SettingError("Another Optimizer has been made for the module since, and has its momentums; use "
                                    "that one.")
             self._write_numbers()
-            if self._update is None:
-                self._update = Program(self._compose(), module.state.places(), module._numbers, module._device)
-            self._update.run({})
+            module._steps.step({}, UPDATE)
             self._count()
 
-    def _compose(self) -> Composition:
-        """A step alone, which reads the gradients that a module has computed."""
-        places = self._module.state.places()
-        values = {n: places[n, ""].current(n) for n in self._module._graph.gradients}
-        parameters = {n: variable(n, b.dtype, b.shape) for n, b in values.items()}
-        gradients = {n: variable(f"{n}//grad", b.dtype, b.shape) for n, b in values.items()}
-        inputs, written = compose_update(self._model, parameters, gradients)
-        named = {f"{n}//grad": g for n, g in gradients.items()}
-        return finish({**parameters, **named, **inputs}, {}, written)
-
     def _write_numbers(self) -> None:
-        self._module._numbers[RATE].fill(np.asarray(self._rate, np.float32))
-        self._module._numbers[STEP].fill(np.asarray(self._state.step, np.int64))
+        numbers = self._module._steps.engine.controls
+        numbers[RATE].fill(np.asarray(self._rate, np.float32))
+        numbers[STEP].fill(np.asarray(self._state.step, np.int64))
 
     def _count(self) -> None:
         self._state.step += 1
@@ -694,7 +705,8 @@ class LinearLRScheduler:
 
 
 def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
-         device: DeviceName | Device = "cpu", seed: int = 0) -> Module:
+         device: DeviceName | Device = "cpu", seed: int = 0, engine: str = "auto", timeout: float | None = None
+         ) -> Module:
     """Go on with a training that `onnxruntime.training.artifacts.generate_artifacts` has prepared.
 
     Parameters
@@ -709,6 +721,10 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     device : str or Device
         As for `Module`.
     seed : int
+        As for `Module`.
+    engine : str
+        As for `Module`.
+    timeout : float, optional
         As for `Module`.
 
     Returns
@@ -770,7 +786,7 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
                          f"wrote to, and its prefix.")
     state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
     evaluation = files["eval"] if files["eval"].exists() else None
-    module = Module(files["training"], state, evaluation, device, seed=seed)
+    module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout)
     if files["optimizer"].exists():
         Optimizer(files["optimizer"], module)
     return module

@@ -1,27 +1,29 @@
-"""The graphs that a module and its optimizer run, each bound once to the memory of the state."""
+"""The steps of a module and its optimizer as expressions: gradients, an update, both in one, and an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from onnx import ModelProto
 
 from ortpartial.annotations import Inputs
-from ortpartial.exceptions import ConvergenceError, ModelError
-from ortpartial.graph import Node, Value, build, cast, find_inputs, rewrite, variable
-from ortpartial.model import Model, check_indices, index_ranges
+from ortpartial.exceptions import DataError, GraphError, ModelError
+from ortpartial.execution import Arrays, Shapes, Step, StepNames, StepSource
+from ortpartial.graph import Node, Value, cast, find_inputs, rewrite, variable
+from ortpartial.model import Model, load
 from ortpartial.rewrites import rewrite_model, rewrite_step
-from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy, choose_threads
+from ortpartial.runtime import Device, choose_threads
 from ortpartial.training import draw_mask
 
 from .graphs import TrainingGraph, load_lowered
 from .optimizers import OptimizerModel
-from .state import Key, Tensors
+from .state import CheckpointState, state_name
 
-__all__ = ["CALLS", "RATE", "SEED", "STEP", "Composition", "Program", "Sizes", "compose_training", "compose_update",
-           "finish", "state_name"]
+__all__ = ["CALLS", "EVALUATION", "RATE", "SEED", "STEP", "UPDATE", "ArtifactSource", "Sizes", "Training"]
 
 #: The shapes of inputs by name.
 Sizes: TypeAlias = Mapping[str, Sequence[int]]
@@ -29,96 +31,185 @@ Sizes: TypeAlias = Mapping[str, Sequence[int]]
 #: Names that no tensor of a file has.
 RATE, STEP, SEED, CALLS = "learning_rate//", "step//", "seed//", "calls//"
 
+#: The kinds of steps without gradients: the outputs of the evaluation model, and an update by gradients that are there.
+EVALUATION, UPDATE = "evaluation", "update"
 
-def state_name(parameter: str, kind: str) -> str:
-    """What an input that is state is called: a parameter has its own name."""
-    return f"{parameter}//{kind}" if kind else parameter
+
+class Training(NamedTuple):
+    """A kind of step: outputs and gradients.
+
+    Parameters
+    ----------
+    updates : bool
+        Whether the optimizer changes the parameters in the same graph.
+    accumulates : bool
+        Whether earlier gradients are added.
+    """
+
+    updates: bool
+    accumulates: bool
 
 
 @dataclass(frozen=True)
-class Composition:
-    """What a program computes, as values.
+class ArtifactSource(StepSource):
+    """The steps of a module and its optimizer.
 
     Parameters
     ----------
-    inputs : dict of str to Value
-        What it may read.
-    outputs : dict of str to Value
-        What it computes.
-    written : dict of str to tuple of str
-        By output that is new state, what it is.
-    """
-
-    inputs: Mapping[str, Value]
-    outputs: Mapping[str, Value]
-    written: Mapping[str, Key]
-
-
-class Program:
-    """A graph in a session, bound to the state.
-
-    Parameters
-    ----------
-    composition : Composition
-        What it computes.
-    state : dict of tuple of str to Tensors
-        Where each tensor of the state is.
-    numbers : dict of str to Buffer
-        Its inputs that are numbers, such as the learning rate, in memory that the caller writes to.
+    graph : TrainingGraph
+        What computes outputs, gradients and statistics.
+    evaluation : onnx.ModelProto or None
+        What computes the outputs of an evaluation.
+    optimizer : OptimizerModel or None
+        What changes the parameters.
+    state : CheckpointState
+        Has the first numbers.
     device : Device
-        Where it runs.
+        Where steps run.
+    sizes : dict of str to tuple of int, or None
+        The shapes of the inputs of the user; None for any.
+    kind : hashable
+        `EVALUATION`, `UPDATE` or a `Training`.
     """
 
-    def __init__(self, composition: Composition, state: Mapping[Key, Tensors], numbers: Mapping[str, Buffer],
-                 device: Device):
-        outputs, written = composition.outputs, composition.written
-        used = find_inputs(outputs.values(), composition.inputs)
-        threads = choose_threads(list(outputs.values()))
-        self._session = Session(build(used, outputs, name="program"), device=device, threads=threads)
-        places = {state_name(*key): (tensors, key[0]) for key, tensors in state.items()}
-        self._read = {n: places[n] for n in used if n in places}
-        self._written = {n: (state[key], key[0]) for n, key in written.items()}
-        self._numbers = {n: b for n, b in numbers.items() if n in used}
-        self._fed = {n: v for n, v in used.items() if n not in self._read and n not in self._numbers}
-        self._ranges = index_ranges(self._fed, outputs.values())
-        self._returned = [n for n in outputs if n not in written]
-        self._groups = list({id(t): t for t, _ in (*self._read.values(), *self._written.values())}.values())
-        self._changed = list({id(t): t for t, _ in self._written.values()}.values())
-        self._bindings: dict[tuple[int, ...], Binding] = {}
+    graph: TrainingGraph
+    evaluation: ModelProto | None
+    optimizer: OptimizerModel | None
+    state: CheckpointState
+    device: Device
+    sizes: Sizes | None = None
+    kind: Hashable = field(default_factory=lambda: Training(updates=False, accumulates=False))
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run once, take over the new state unless the loss is NaN, and return copies of the other outputs."""
-        check_indices(self._ranges, feeds)
-        binding = self._bind()
-        for name in self._fed:
-            binding.bind_input(name, feeds[name])
-        binding.run()
-        results = binding.ortvalues() if self._returned else {}
-        arrays = [as_numpy(results[n]) for n in self._returned]
-        if self._changed and arrays and arrays[0].dtype.kind == "f" and not np.isfinite(arrays[0]).all():
-            raise ConvergenceError(f"The loss {self._returned[0]!r} is {arrays[0]}; parameters and gradients are those "
-                                   f"before that batch. Look for NaN in the data, or lower the learning rate.")
-        for tensors in self._changed:
-            tensors.flip()
-        return arrays
+    @cached_property
+    def names(self) -> StepNames:  # type: ignore[override]  # computed once
+        """The names of new states, beside those of the files and of the state."""
+        outputs = [o.name for o in self.evaluation.graph.output] if self.evaluation is not None else []
+        return StepNames.beside([*self.graph.inputs, *self.graph.outputs, *outputs, *self._changed, *self._frozen])
 
-    def _bind(self) -> Binding:
-        """The binding for the buffers that are current."""
-        turns = tuple([t.turn for t in self._groups])
-        if turns not in self._bindings:
-            binding = self._bindings[turns] = self._session.binding()
-            for n, (tensors, name) in self._read.items():
-                binding.bind_input(n, tensors.current(name))
-            for n, buffer in self._numbers.items():
-                binding.bind_input(n, buffer)
-            for n, (tensors, name) in self._written.items():
-                binding.bind_output(n, tensors.next(name))
-        return self._bindings[turns]
+    @cached_property
+    def _changed(self) -> list[str]:
+        """The names of what steps change."""
+        kinds = ("", "grad", *(self.optimizer.momentums if self.optimizer else ()))
+        return [*(state_name(n, kind) for n in self.graph.gradients for kind in kinds), *self.graph.statistics]
+
+    @cached_property
+    def _frozen(self) -> list[str]:
+        """The names of parameters that no step changes."""
+        return [n for n, _ in self.state.parameters if n not in self._changed]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the loss."""
+        return self._training.outputs[self.graph.outputs[0]].dtype
+
+    @property
+    def inputs(self) -> Mapping[str, Value]:
+        """The inputs of the user."""
+        return {n: self._training.inputs[n] for n in self.graph.inputs}
+
+    @property
+    def first(self) -> Arrays:
+        """What steps change, as it is now."""
+        return {n: self.state.read(n) for n in self._changed}
+
+    @property
+    def kept(self) -> Arrays:
+        """Frozen parameters."""
+        return {n: self.state.read(n) for n in self._frozen}
+
+    @property
+    def controls(self) -> Arrays:
+        """Numbers that the module and its optimizer write before a step."""
+        return {RATE: np.zeros((), np.float32), STEP: np.zeros((), np.int64), SEED: np.zeros(2, np.int32),
+                CALLS: np.zeros((), np.int64)}
+
+    @property
+    def state_groups(self) -> Sequence[Collection[str]]:
+        """Gradients and statistics, which an update leaves, and other steps may change alone."""
+        return [{*(state_name(n, "grad") for n in self.graph.gradients), *self.graph.statistics}]
+
+    def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> ArtifactSource:
+        """The same steps for inputs of these shapes."""
+        return replace(self, sizes=shapes)
+
+    def for_any_shape(self, names: Collection[str], shapes: Shapes) -> ArtifactSource:
+        """The same steps for inputs of any shapes."""
+        return replace(self, sizes=None)
+
+    def for_kind(self, kind: Hashable) -> ArtifactSource:
+        """Another kind of step."""
+        return replace(self, kind=kind)
+
+    def threads(self) -> int | None:
+        """Number of threads of a step."""
+        return choose_threads(list(self._step.outputs.values()))
+
+    def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:
+        """The step of the kind."""
+        return self._step
+
+    @cached_property
+    def _training(self) -> Model:
+        """The gradient graph."""
+        return load_lowered(self.graph, self.sizes)
+
+    @cached_property
+    def _step(self) -> Step:
+        """The step, with an error that lists the shapes where they do not fit together."""
+        try:
+            if isinstance(self.kind, Training):
+                return self._compose_training(self.kind)
+            return self._compose_update() if self.kind == UPDATE else self._compose_evaluation()
+        except (GraphError, ModelError) as e:
+            if not self.sizes:
+                raise
+            listed = ", ".join(f"{n} {shape}" for n, shape in self.sizes.items())
+            raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
+
+    def _compose_training(self, kind: Training) -> Step:
+        """Forward and backward, and where it is asked for the step of the optimizer."""
+        graph, (model, inputs) = self.graph, read_values(self._training)
+        gradients = {n: model.outputs[name].stated(inputs[n].shape) for n, name in graph.gradients.items()}
+        earlier = {n: variable(state_name(n, "grad"), g.dtype, g.shape) for n, g in gradients.items()}
+        inputs |= {state_name(n, "grad"): v for n, v in earlier.items()}
+        if kind.accumulates:
+            gradients = {n: earlier[n] + g for n, g in gradients.items()}
+        written = {n: model.outputs[name].stated(inputs[n].shape) for n, name in graph.statistics.items()}
+        written |= {state_name(n, "grad"): g for n, g in gradients.items()}
+        if kind.updates:
+            assert self.optimizer is not None
+            more, updates = compose_update(self.optimizer, {n: inputs[n] for n in gradients}, gradients)
+            inputs |= more
+            written |= updates
+        return self._finish(inputs, {n: model.outputs[n] for n in graph.outputs}, written)
+
+    def _compose_update(self) -> Step:
+        """A step of the optimizer alone, which reads the gradients that a module has computed."""
+        assert self.optimizer is not None
+        arrays = {n: self.state.read(n) for n in self.graph.gradients}
+        parameters = {n: variable(n, a.dtype, a.shape) for n, a in arrays.items()}
+        gradients = {n: variable(state_name(n, "grad"), a.dtype, a.shape) for n, a in arrays.items()}
+        inputs, written = compose_update(self.optimizer, parameters, gradients)
+        return self._finish({**parameters, **{state_name(n, "grad"): g for n, g in gradients.items()}, **inputs}, {},
+                            written)
+
+    def _compose_evaluation(self) -> Step:
+        """The outputs of the evaluation model."""
+        assert self.evaluation is not None
+        model = load(self.evaluation, batch=self.sizes)
+        return self._finish(model.inputs, rewrite_model(model).outputs, {})
+
+    def _finish(self, inputs: Mapping[str, Value], outputs: Mapping[str, Value], written: Mapping[str, Value]) -> Step:
+        """A step with all outputs in faster operators."""
+        names = self.names
+        fast = rewrite_step({**outputs, **{names.new(n): v for n, v in written.items()}})
+        read = find_inputs(list(fast.values()), inputs)
+        unread = {n: inputs[n] for n in written if n not in read}
+        return Step({**read, **unread}, fast, names, frozenset({*self._frozen, *self.controls}))
 
 
-def read_values(graph: TrainingGraph, sizes: Sizes | None) -> tuple[Model, dict[str, Value]]:
+def read_values(model: Model) -> tuple[Model, dict[str, Value]]:
     """The values of a gradient graph with Dropout drawn by counters, and the inputs of that."""
-    model = load_lowered(graph, sizes)
     counters = {SEED: variable(SEED, np.int32, [2]), CALLS: variable(CALLS, np.int64, [])}
     count = 0
 
@@ -140,45 +231,9 @@ def read_values(graph: TrainingGraph, sizes: Sizes | None) -> tuple[Model, dict[
     return simplified, {**simplified.inputs, **(counters if count else {})}
 
 
-def compose_training(
-    graph: TrainingGraph, optimizer: OptimizerModel | None, sizes: Sizes | None, *, accumulates: bool
-) -> Composition:
-    """Forward and backward, and with an optimizer its step, as values.
-
-    Parameters
-    ----------
-    graph : TrainingGraph
-        What computes outputs, gradients and statistics.
-    optimizer : OptimizerModel or None
-        What changes the parameters; without it, the gradients are written.
-    sizes : dict of str to tuple of int, or None
-        The shapes of the inputs of the user; None for any.
-    accumulates : bool
-        Whether earlier gradients are added.
-
-    Returns
-    -------
-    Composition
-    """
-    model, inputs = read_values(graph, sizes)
-    gradients = {n: model.outputs[name].stated(inputs[n].shape) for n, name in graph.gradients.items()}
-    if accumulates:
-        earlier = {n: variable(state_name(n, "grad"), g.dtype, g.shape) for n, g in gradients.items()}
-        inputs |= {state_name(n, "grad"): v for n, v in earlier.items()}
-        gradients = {n: earlier[n] + g for n, g in gradients.items()}
-    outputs = {n: model.outputs[n] for n in graph.outputs}
-    written = {(n, ""): model.outputs[name].stated(inputs[n].shape) for n, name in graph.statistics.items()}
-    written |= {(n, "grad"): g for n, g in gradients.items()}
-    if optimizer is not None:
-        more, updates = compose_update(optimizer, {n: inputs[n] for n in gradients}, gradients)
-        inputs |= more
-        written |= updates
-    return finish(inputs, outputs, written)
-
-
 def compose_update(
     optimizer: OptimizerModel, parameters: Mapping[str, Value], gradients: Mapping[str, Value]
-) -> tuple[dict[str, Value], dict[Key, Value]]:
+) -> tuple[dict[str, Value], dict[str, Value]]:
     """A step of an optimizer as values.
 
     Parameters
@@ -192,21 +247,14 @@ def compose_update(
     -------
     inputs : dict of str to Value
         What it reads beside them.
-    written : dict of tuple of str to Value
-        The new parameters and momentums.
+    written : dict of str to Value
+        The new parameters and momentums, by their names in the state.
     """
     inputs = {RATE: variable(RATE, np.float32, []), STEP: variable(STEP, np.int64, [])}
-    written: dict[Key, Value] = {}
+    written: dict[str, Value] = {}
     for (n, w), g in zip(parameters.items(), optimizer.clip(list(gradients.values())), strict=True):
         momentums = {state_name(n, m): variable(state_name(n, m), w.dtype, w.shape) for m in optimizer.momentums}
         inputs |= momentums
         new = optimizer.update(w, g, list(momentums.values()), inputs[RATE], inputs[STEP])
-        written |= {(n, m): v.stated(w.shape) for m, v in zip(["", *optimizer.momentums], new, strict=True)}
+        written |= {state_name(n, m): v.stated(w.shape) for m, v in zip(["", *optimizer.momentums], new, strict=True)}
     return inputs, written
-
-
-def finish(inputs: Mapping[str, Value], outputs: Mapping[str, Value], written: Mapping[Key, Value]) -> Composition:
-    """All outputs in faster operators."""
-    names = {key: f"{state_name(*key)}//new" for key in written}
-    fast = rewrite_step({**outputs, **{names[key]: v for key, v in written.items()}})
-    return Composition(inputs, fast, {name: key for key, name in names.items()})

@@ -10,16 +10,19 @@ import numpy as np
 
 from ortpartial.annotations import Reduced
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.execution import StepRunner
 from ortpartial.graph import to_dtype
 from ortpartial.model import check_finite
-from ortpartial.runtime import CPU, Buffer, Device, Turn
+from ortpartial.runtime import Turn
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 
-__all__ = ["CheckpointState", "Key", "Parameter", "Parameters", "Tensors", "to_array"]
+__all__ = ["CheckpointState", "Parameter", "Parameters", "state_name", "to_array"]
 
-#: A tensor of the state: the parameter that it belongs to, and what it is of it, "" for the parameter itself.
-Key = tuple[str, str]
+
+def state_name(parameter: str, kind: str) -> str:
+    """The name of a tensor of the state: a parameter has its own, its gradient and its momentums one with a kind."""
+    return f"{parameter}//{kind}" if kind else parameter
 
 
 def to_array(data: object, what: str) -> np.ndarray:
@@ -34,48 +37,6 @@ def to_array(data: object, what: str) -> np.ndarray:
         return np.asarray(data)
     except (TypeError, ValueError) as e:
         raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
-
-
-class Tensors:
-    """Tensors that change together: a program reads one buffer of each and writes to the other.
-
-    Parameters
-    ----------
-    arrays : dict of str to numpy.ndarray
-        Their first content, which is copied.
-    device : Device
-        What has them in its memory.
-    """
-
-    __slots__ = ("_device", "_pairs", "turn")
-
-    def __init__(self, arrays: dict[str, np.ndarray], device: Device = CPU):
-        self._device, self.turn = device, 0
-        self._pairs: dict[str, list[Buffer | None]] = {n: [Buffer(a.copy(), device), None] for n, a in arrays.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._pairs
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pairs)
-
-    def current(self, name: str) -> Buffer:
-        """The buffer with the content of today."""
-        buffer = self._pairs[name][self.turn]
-        assert buffer is not None
-        return buffer
-
-    def next(self, name: str) -> Buffer:
-        """The buffer that the next content is written to."""
-        pair = self._pairs[name]
-        if (buffer := pair[1 - self.turn]) is None:
-            now = self.current(name)
-            buffer = pair[1 - self.turn] = Buffer.empty(now.shape, now.dtype, self._device)
-        return buffer
-
-    def flip(self) -> None:
-        """Take what was written as the content."""
-        self.turn = 1 - self.turn
 
 
 class Parameter:
@@ -109,23 +70,21 @@ class Parameter:
     def data(self) -> np.ndarray:
         """Its content, a copy; what is assigned to it has its shape."""
         with self._state.turn.lock:
-            return self._state._tensors(self.name).current(self.name).numpy().copy()
+            return self._state.read(self.name)
 
     @data.setter
     def data(self, value: np.ndarray) -> None:
         with self._state.turn.lock:
-            buffer = self._state._tensors(self.name).current(self.name)
-            array = to_array(value, f"The parameter {self.name!r}")
-            if array.shape != buffer.shape:
-                raise DataError(f"The parameter {self.name!r} has the shape {buffer.shape}, not {array.shape}.")
-            buffer.fill(to_dtype(array, buffer.dtype, f"The parameter {self.name!r}"))
+            former, array = self._state.read(self.name), to_array(value, f"The parameter {self.name!r}")
+            if array.shape != former.shape:
+                raise DataError(f"The parameter {self.name!r} has the shape {former.shape}, not {array.shape}.")
+            self._state.write(self.name, to_dtype(array, former.dtype, f"The parameter {self.name!r}"))
 
     @property
     def grad(self) -> np.ndarray | None:
         """Its gradient, a copy; None if it is not trained, or no `Module` was made yet."""
         with self._state.turn.lock:
-            gradients = self._state._gradients
-            return gradients.current(self.name).numpy().copy() if self.name in gradients else None
+            return self._state.read_gradient(self.name)
 
     def __repr__(self) -> str:
         return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"
@@ -229,14 +188,17 @@ class CheckpointState:
         self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)
         #: What was finite at first, and is to be so when it is saved.
         self._finite = {n for n, a in {**trainable, **frozen}.items() if a.dtype.kind != "f" or np.isfinite(a).all()}
-        self._trained, self._fixed = Tensors(trainable), Tensors(frozen)
-        self._moving, self._gradients = Tensors({}), Tensors({})
+        #: What no module trains, by `state_name`.
+        self._arrays = {n: a.copy() for n, a in {**trainable, **frozen}.items()}
+        #: The runner of the module that trains, which has the rest.
+        self._runner: StepRunner | None = None
+        #: The names of the momentums of each trained parameter.
+        self._momentums: dict[str, tuple[str, ...]] = {}
+        self._gradients: tuple[str, ...] = ()
         #: How many modules have been made of it; the last one has it.
         self.n_modules = 0
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
-        #: The momentums by their names, with all their parameters; they change with the trained parameters.
-        self._momentums: dict[str, Tensors] = {}
         self.parameters = Parameters(self)
         self.properties: dict[str, int | float | str] = dict(checkpoint.properties)
 
@@ -293,13 +255,13 @@ class CheckpointState:
         Checkpoint
         """
         with self.turn.lock:
-            arrays = {n: self._tensors(n).current(n).numpy().copy() for n in self._names}
+            arrays = {n: self.read(n) for n in self._names}
             groups = {}
             if include_optimizer_state and self._optimizer is not None:
                 momentums = self._optimizer.momentums
                 if self._momentums:
-                    momentums = {n: {m: t.current(n).numpy().copy() for m, t in self._momentums.items()}
-                                 for n in self._trained}
+                    momentums = {n: {m: self.read(state_name(n, m)) for m in names}
+                                 for n, names in self._momentums.items()}
                 groups[self._group] = OptimizerState(self._optimizer.step, self._optimizer.learning_rate, momentums)
         trainable = {n: a for n, a in arrays.items() if n in self._trainable}
         frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
@@ -313,30 +275,46 @@ class CheckpointState:
     def __reduce__(self) -> Reduced:
         return CheckpointState, (self.to_checkpoint(),)
 
-    def places(self) -> dict[Key, Tensors]:
-        """Where each tensor is: a parameter, with `""`, its gradient, with `"grad"`, and its momentums."""
-        places = {(n, ""): self._tensors(n) for n in self._names}
-        places |= {(n, "grad"): self._gradients for n in self._gradients}
-        return places | {(n, m): tensors for m, tensors in self._momentums.items() for n in tensors}
+    def read(self, name: str) -> np.ndarray:
+        """A copy of a tensor, by its `state_name`."""
+        if self._runner is not None and name in self._runner.source.names_of_state:
+            return self._runner.get(name)
+        return self._arrays[name].copy()
 
-    def _tensors(self, name: str) -> Tensors:
-        """The tensors that a parameter is among."""
-        return next(t for t in (self._trained, self._moving, self._fixed) if name in t)
+    def read_gradient(self, name: str) -> np.ndarray | None:
+        """A copy of the gradient of a parameter, if a module computes one."""
+        return self.read(state_name(name, "grad")) if name in self._gradients else None
 
-    def open(self, gradients: list[str], statistics: list[str], device: Device) -> None:
-        """Put the state where a module reads and writes it."""
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Overwrite a tensor."""
+        if self._runner is not None and name in self._runner.source.names_of_state:
+            self._runner.set(name, array)
+        else:
+            self._arrays[name] = array.copy()
+
+    def hold(self, runner: StepRunner) -> None:
+        """Let a runner, which began with what is here, have the tensors that it knows from now on."""
+        names = runner.source.names_of_state
+        self._arrays = {n: a for n, a in self._arrays.items() if n not in names}
+        self._runner = runner
+
+    def _release(self, **arrays: np.ndarray) -> None:
+        """Take everything back from the runner, and add arrays."""
+        if self._runner is not None:
+            self._arrays |= {n: self._runner.get(n) for n in self._runner.source.names_of_state}
+        self._arrays |= arrays
+        self._runner = None
+
+    def open(self, gradients: list[str]) -> None:
+        """Make ready for a module, which trains some parameters."""
         if missing := [n for n in gradients if n not in self._trainable]:
             raise CheckpointError(f"The training model trains {missing[0]!r}, which is frozen in the checkpoint; give "
                                   f"the checkpoint that was made with the model.")
         self.n_modules += 1
-        arrays = {n: self._tensors(n).current(n).numpy() for n in self._names}
-        self._trained = Tensors({n: arrays[n] for n in gradients}, device)
-        self._moving = Tensors({n: arrays[n] for n in statistics}, device)
-        others = {n: a for n, a in arrays.items() if n not in self._trained and n not in self._moving}
-        self._fixed = Tensors(others, device)
-        self._gradients = Tensors({n: np.zeros_like(arrays[n]) for n in gradients}, device)
+        self._gradients = tuple(gradients)
+        self._release(**{state_name(n, "grad"): np.zeros_like(self.read(n)) for n in gradients})
 
-    def open_optimizer(self, names: tuple[str, ...], device: Device) -> OptimizerState:
+    def open_optimizer(self, names: tuple[str, ...]) -> OptimizerState:
         """The state of an optimizer with these momentums, which begin as 0 where the checkpoint has none."""
         if self._optimizer is None:
             self._optimizer = OptimizerState()
@@ -344,14 +322,15 @@ class CheckpointState:
             raise CheckpointError(f"The checkpoint has {self._optimizer.step} steps of the optimizer and its learning "
                                   f"rate {self._optimizer.learning_rate}; finite numbers of at least 0 were expected.")
         stored = self.to_checkpoint().optimizers[self._group].momentums
-        momentums: dict[str, dict[str, np.ndarray]] = {m: {} for m in names}
-        for n in self._trained:
-            like = self._trained.current(n)
+        momentums: dict[str, np.ndarray] = {}
+        for n in self._gradients:
+            like = self.read(n)
             for m in names:
                 array = stored.get(n, {}).get(m, np.zeros(like.shape, like.dtype))
                 if array.shape != like.shape:
                     raise CheckpointError(f"The checkpoint has {m} of {n!r} with the shape {array.shape}, and the "
                                           f"parameter has {like.shape}.")
-                momentums[m][n] = array.astype(like.dtype, copy=False)
-        self._momentums = {m: Tensors(arrays, device) for m, arrays in momentums.items()}
+                momentums[state_name(n, m)] = array.astype(like.dtype, copy=False)
+        self._momentums = dict.fromkeys(self._gradients, names) if names else {}
+        self._release(**momentums)
         return self._optimizer

@@ -2,8 +2,7 @@
 
 from . import rules  # noqa: F401  (rules register themselves)
 from .depth import find_depths
-from .grad import Gradient, backpropagate, composed, grad, nodes_between
-from .gradient_model import gradient_model
+from .grad import Gradient, backpropagate, composed, expand_composition, grad, nodes_between
 from .ranges import set_unbounded
 from .registry import elementwise, gradient_support, has_rule, no_gradient, vjp
 from .rounding import check_rounding
@@ -25,16 +24,16 @@ from .trainable import (
     resolve_weights,
     warn_of_rounding,
 )
-from .weight_names import find_frozen, find_named
+from .weight_names import find_frozen, find_named, list_adapter
 
 __all__ = [  # noqa: RUF022 - in groups
     # Differentiation.
-    "Gradient", "backpropagate", "check_rounding", "grad", "gradient_model", "nodes_between", "set_unbounded",
+    "Gradient", "backpropagate", "check_rounding", "grad", "nodes_between", "set_unbounded",
     # Rules.
-    "composed", "elementwise", "gradient_support", "has_rule", "no_gradient", "vjp",
+    "composed", "elementwise", "expand_composition", "gradient_support", "has_rule", "no_gradient", "vjp",
     # Weights.
     "WeightSelection", "explain_untrained", "find_default_weights", "find_depths", "find_frozen", "find_named",
-    "find_reached_weights", "find_trainable", "resolve_weights", "warn_of_rounding",
+    "find_reached_weights", "find_trainable", "list_adapter", "resolve_weights", "warn_of_rounding",
     # Formulas of rules that rewrites are written with, too.
     "Window", "broadcast_channels", "concat_sizes", "count_elements", "crop", "expand_lrn", "expand_recurrent",
     "find_single_slice", "has_few_windows", "has_small_kernel", "im2col", "normal_cdf", "normal_cdf_tanh",

@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortpartial.annotations import Function
+from ortpartial.annotations import Function, Inputs
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
 
-from .registry import Gradients, Rule, has_rule, is_constant, register_rule, rule_of
+from .registry import Gradients, Rule, find_rule, has_rule, is_constant, register_rule, rule_of
 from .rounding import check_rounding, is_quantized_number
 
-__all__ = ["composed", "grad"]
+__all__ = ["composed", "expand_composition", "grad"]
 
 #: A function from an objective and the weights to the gradients of the weights.
 Gradient = Callable[[Value, Sequence[Value]], Sequence[Value]]
@@ -26,13 +26,47 @@ class Composition(Rule):
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
         """Cotangents of the node's inputs from those of its outputs."""
-        values = {"y": node.outputs[0], "node": node}
-        keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
-        ys = self.function(*node.inputs, **keywords)
-        ys = [ys] if isinstance(ys, Value) else ys
+        ys = self.compose(node, node.inputs)
         if any(y is None and d is not None for y, d in zip(ys, dys, strict=False)):
             raise NoGradientError(f"{node!r}: the gradient of an output that is read is not known.")
         return _through(node, ys, dys)
+
+    def compose(self, node: Node, inputs: Inputs) -> Sequence[Value | None]:
+        """The outputs of the node, None where they are not known, for these inputs."""
+        values = {"y": node.outputs[0], "node": node}
+        keywords = {k: values[k] if k in values else node.attribute(k) for k in self.keywords}
+        ys = self.function(*inputs, **keywords)
+        return [ys] if isinstance(ys, Value) else list(ys)
+
+
+def expand_composition(node: Node, inputs: Inputs) -> list[Value] | None:
+    """The outputs of a node whose rule is a composition, in other operators.
+
+    Parameters
+    ----------
+    node : Node
+        The node.
+    inputs : sequence of Value or None
+        What it reads.
+
+    Returns
+    -------
+    list of Value or None
+        None where the operator is no composition, or not all outputs are known.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import op, variable
+    >>> x = variable("x", "float64", ["N"])
+    >>> expand_composition(op.Exp(x).node, [x]) is None
+    True
+    """
+    rule = find_rule(node)
+    if not isinstance(rule, Composition):
+        return None
+    ys = rule.compose(node, inputs)[: len(node.outputs)]
+    complete = [y for y in ys if y is not None]
+    return complete if len(complete) == len(node.outputs) else None
 
 
 def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.installation import install_command
 
 from .argument_types import Commands
 
@@ -40,8 +41,8 @@ def _run_completion(args: argparse.Namespace, program: argparse.ArgumentParser) 
     try:
         import shtab
     except ImportError:
-        raise RuntimeMissingError("shtab is not installed, which writes completions of shells; install it, as by pip "
-                                  "install 'ortpartial[cli]'.") from None
+        raise RuntimeMissingError("shtab, which writes completions of shells, is not installed: run "
+                                  f"{install_command('cli')}.") from None
     _complete_files(program, shtab.FILE)
     print(shtab.complete(program, shell=args.shell))
     return 0

@@ -17,14 +17,14 @@ from .argument_types import OptionGroup
 from .console import print_error, print_json, print_line
 from .options import add_force_option, add_json_option
 
-__all__ = ["LOSSES", "add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "make_callbacks",
-           "print_interruption", "remove_checkpoints"]
+__all__ = ["add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "list_losses",
+           "make_callbacks", "print_interruption", "remove_checkpoints"]
 
 #: Seconds from one checkpoint to the next that nobody has asked for.
 _PERIOD = 60
 
-#: The losses of an epoch, by their names in `history_`.
-LOSSES = ("loss", "validation_loss")
+#: What a record of an epoch holds beside losses and metrics.
+_OTHERS = frozenset({"epoch", "iteration", "seconds", "learning_rate"})
 
 
 def add_fitting_options(output: OptionGroup) -> None:
@@ -90,7 +90,12 @@ def _print_json(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
 
 def format_losses(record: Mapping[str, object]) -> str:
     """The losses of an epoch in words."""
-    return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in LOSSES if n in record)
+    return ", ".join(f"{n.replace('_', ' ')} {record[n]:.4g}" for n in list_losses(record))
+
+
+def list_losses(record: Mapping[str, object]) -> list[str]:
+    """The losses and metrics of an epoch, by their names in `history_`."""
+    return [n for n, number in record.items() if n not in _OTHERS and isinstance(number, float)]
 
 
 def print_interruption(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ortpartial.autodiff import gradient_model
 from ortpartial.model import write
+from ortpartial.rewrites import gradient_model
 
 from .argument_types import Commands
 from .console import print_json, print_line

@@ -22,12 +22,12 @@ from ortpartial.runtime import check_adapter_files
 from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
-    LOSSES,
     add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
     has_bar,
+    list_losses,
     make_callbacks,
     print_interruption,
     remove_checkpoints,
@@ -211,7 +211,7 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     last = optimizer.history_[-1]
     if args.json:
         print_json({"event": "end", "adapter": args.output, **({"base": args.base} if args.base else {}),
-                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in LOSSES if n in last},
+                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in list_losses(last)},
                     "seconds": seconds})
     elif not args.quiet:
         print_line(f"{paint(str(args.output), 'bold')}: the adapter, {format_losses(last)}")

@@ -14,7 +14,7 @@ from ortpartial.model import Model, load
 from .argument_types import Commands, OptionGroup
 
 __all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_reading_options", "add_weights_options", "check_output", "load_model"]
+           "add_reading_options", "add_timeout_option", "add_weights_options", "check_output", "load_model"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -94,6 +94,12 @@ def add_force_option(command: OptionGroup) -> None:
 def add_json_option(command: OptionGroup, what: str = "print one line of JSON") -> None:
     """Add `--json`."""
     command.add_argument("--json", action="store_true", help=what)
+
+
+def add_timeout_option(command: OptionGroup) -> None:
+    """Add `--timeout`."""
+    command.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so many seconds, with an error; "
+                                                                          "default: none")
 
 
 def add_reading_options(command: OptionGroup) -> None:

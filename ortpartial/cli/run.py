@@ -18,7 +18,7 @@ from ortpartial.training_info import TrainingSession, count_rows, read_rows, spl
 from .argument_types import Commands
 from .console import print_json, print_line
 from .interruption import Interruption
-from .options import add_command, add_json_option, check_output
+from .options import add_command, add_json_option, add_timeout_option, check_output
 
 __all__ = ["add_run_command"]
 
@@ -58,6 +58,10 @@ def add_run_command(commands: Commands) -> None:
                          help="start from the model's initialization, not from the weights and the state in the file")
     command.add_argument("--validation", metavar="DATA", help="rows whose loss is computed after every epoch, as the "
                                                               "training computes it: a file, or a share such as 0.2")
+    command.add_argument("--engine", choices=("auto", "epoch", "step", "native"), default="auto",
+                         help="what takes the steps: one at a time (auto, step), many in one run (epoch), or machine "
+                              "code (native); default: auto")
+    add_timeout_option(command)
     written = command.add_mutually_exclusive_group(required=True)
     written.add_argument("-o", "--output", type=Path, help="path of the trained model to write; that of the model "
                                                            "itself to train it further")
@@ -70,7 +74,7 @@ def add_run_command(commands: Commands) -> None:
 def run_run(args: argparse.Namespace) -> int:
     """Train a model by the training that it stores, and write it; after Ctrl-C, too."""
     _check_run(args)
-    session = TrainingSession.from_model(args.model)
+    session = TrainingSession.from_model(args.model, engine=args.engine)
     data = read_rows(args.data, session)
     rng = np.random.default_rng(args.seed)
     order = None if args.no_shuffle else rng
@@ -128,10 +132,14 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
     rows = count_rows(data)
     size = args.batch or session.batch_size or rows
     per_epoch = -(-rows // size)
+    is_joined = args.steps is None and args.engine in ("epoch", "native")
     with _Display(args.steps or args.epochs * per_epoch, per_epoch, args.json) as display:
         try:
             for means, validated in train_epochs(session, data, display.epochs, size, rng=rng, validation=validation,
-                                                 after_step=display.count_step):
+                                                 after_step=None if is_joined else display.count_step,
+                                                 timeout=args.timeout):
+                if is_joined:
+                    display.count_steps(means)
                 display.end_epoch(means, validated)
             interruption.is_raised = False
         except KeyboardInterrupt:
@@ -165,6 +173,12 @@ class _Display:
         self.steps += 1
         self.bar.update()
         return self.steps == self.total
+
+    def count_steps(self, means: Mapping[str, float]) -> None:
+        """Move the bar by the steps of an epoch."""
+        self.steps += self.per_epoch - 1
+        self.bar.update(self.per_epoch - 1)
+        self.count_step(means)
 
     def end_epoch(self, means: Mapping[str, float], validated: Mapping[str, float]) -> None:
         """Print the means of an epoch unless there is a bar."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from ortpartial.annotations import Json
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.installation import install_command
 from ortpartial.model import open_regular, read_regular
 from ortpartial.texts import parse_json
 
@@ -184,8 +185,8 @@ class TextReader:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise RuntimeMissingError("Texts need the package tokenizers; install it, as by pip install "
-                                      "'ortpartial[cli]', or give token ids.") from None
+            raise RuntimeMissingError(f"Texts need the package tokenizers: run {install_command('cli')}, or give "
+                                      f"token ids.") from None
         path = self.folder / "tokenizer.json"
         if not path.exists():
             raise DataError(f"There is no {str(path)!r} for texts; give token ids, as {{\"input_ids\": [...]}}.")
@@ -222,8 +223,8 @@ class TextReader:
         try:
             from jinja2.sandbox import ImmutableSandboxedEnvironment  # A template is code of strangers.
         except ImportError:
-            raise RuntimeMissingError("Messages need the package jinja2; install it, as by pip install "
-                                      "'ortpartial[cli]', or give texts.") from None
+            raise RuntimeMissingError(f"Messages need the package jinja2: run {install_command('cli')}, or give "
+                                      f"texts.") from None
 
         def refuse(message: str) -> None:
             raise ValueError(message)

@@ -17,18 +17,20 @@ from ortpartial.checks import check_count
 from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
+from ortpartial.installation import install_command
 from ortpartial.model import Model, write
 from ortpartial.plots import plot_losses, save_figure
+from ortpartial.runtime import connect_processes
 
 from .argument_types import Commands
 from .console import paint, print_json, print_line
 from .fitting import (
-    LOSSES,
     add_fitting_options,
     check_folder,
     find_folder,
     format_losses,
     has_bar,
+    list_losses,
     make_callbacks,
     print_interruption,
     remove_checkpoints,
@@ -39,6 +41,7 @@ from .options import (
     add_command,
     add_data_options,
     add_reading_options,
+    add_timeout_option,
     add_weights_options,
     check_output,
     load_model,
@@ -92,6 +95,9 @@ def add_train_command(commands: Commands) -> None:
     how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of a step; default: 32")
     how.add_argument("--validation", metavar="SHARE|FILE", help="rows whose loss is computed after every epoch: a "
                                                                 "share of the rows, such as 0.1, or a file")
+    how.add_argument("--metrics", nargs="+", default=(), metavar="NAME",
+                     help="metrics of every epoch, of the validation rows where there are some: accuracy, f1_macro, "
+                          "r2, perplexity, train_accuracy ...")
     how.add_argument("--early-stopping", type=int, metavar="N", help="end after N epochs without a smaller validation "
                                                                      "loss, with the weights of the best one")
     how.add_argument("--init", choices=("model", "random"), default="model", help="where the weights start; default: "
@@ -112,12 +118,18 @@ def add_train_command(commands: Commands) -> None:
                        help="run Dropout and BatchNormalization in training mode, or not; default: as a module of "
                             "ortpartial.torch.export was, else not")
     where = command.add_argument_group("computation")
-    where.add_argument("--engine", choices=("auto", "epoch", "step", "agent"), default="auto",
+    where.add_argument("--engine", choices=("auto", "epoch", "step", "native", "agent"), default="auto",
                        help="what runs the steps; default: the fastest that can")
     where.add_argument("--device", default="cpu", metavar="DEVICE",
                        help="cpu, cuda, cuda:1, or an execution provider and its options, as in "
                             "OpenVINOExecutionProvider:num_streams=1; default: cpu")
     where.add_argument("--precision", choices=("float16", "bfloat16"), help="mixed precision: the dtype of products")
+    where.add_argument("--checkpointing", action="store_true",
+                       help="recompute values of the forward pass in place of keeping them: less memory, more time")
+    where.add_argument("--distributed", action="store_true",
+                       help="train in several processes, which torchrun starts: torchrun --nproc_per_node=2 -m "
+                            "ortpartial train ...")
+    add_timeout_option(where)
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the trained model to write")
@@ -152,7 +164,16 @@ class Task:
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Train a model, and write it."""
+    """Train a model, and write it; of several processes, the first one alone writes and prints."""
+    if not args.distributed:
+        return _train(args)
+    with connect_processes() as is_first:
+        args.quiet |= not is_first
+        return _train(args, is_first)
+
+
+def _train(args: argparse.Namespace, is_first: bool = True) -> int:
+    """Train a model, and write it unless another process does."""
     check_output(args.output, args.force, "the trained model")
     _check_options(args)
     folder = find_folder(args)
@@ -164,11 +185,14 @@ def run_train(args: argparse.Namespace) -> int:
         optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val,
                       resume=folder if args.resume else None)
     except KeyboardInterrupt:
-        print_interruption(args, optimizer, folder)
+        if is_first:
+            print_interruption(args, optimizer, folder)
         return 130
     except ConvergenceError:
         remove_checkpoints(folder, args)
         raise
+    if not is_first:
+        return 0
     with Interruption() as interruption:  # What follows is finished even after Ctrl-C.
         interruption.is_raised = False
         _write(optimizer, task.roles, args.output)
@@ -192,7 +216,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise SettingError(f"--plot is to end in .png, .svg or .pdf, not {args.plot.suffix!r}.")
     if find_spec("matplotlib") is None:
-        raise RuntimeMissingError("--plot needs matplotlib; install it, as by pip install 'ortpartial[cli]'.")
+        raise RuntimeMissingError(f"--plot needs matplotlib: run {install_command('cli')}.")
 
 
 def _read_task(args: argparse.Namespace) -> Task:
@@ -246,8 +270,9 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
         task.model, args.weights, learning_loss=task.losses, learning_rate=parse_rate(args.rate),
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
-        precision=args.precision, random_state=args.seed, device=args.device, engine=args.engine, validation_every=1,
-        callbacks=make_callbacks(args, folder, *stopping), verbose=int(has_bar(args)),
+        precision=args.precision, checkpointing="auto" if args.checkpointing else None, random_state=args.seed,
+        device=args.device, engine=args.engine, timeout=args.timeout, distributed=args.distributed, validation_every=1,
+        callbacks=make_callbacks(args, folder, *stopping), metrics=args.metrics, verbose=int(has_bar(args)),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,
         averaging=parse_averaging(args.average) if args.average else None, use_average=bool(args.average))
@@ -270,7 +295,7 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     """Print where the model is, and what to do with it."""
     best = _find_best(optimizer)
     if args.json:
-        losses = {n: best[n] for n in LOSSES if n in best}
+        losses = {n: best[n] for n in list_losses(best)}
         print_json({"event": "end", "model": args.output, "epochs": optimizer.n_iter_, "epoch": best["epoch"], **losses,
                     "seconds": seconds, **({"plot": args.plot} if args.plot else {})})
     elif not args.quiet:

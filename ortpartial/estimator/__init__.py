@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ortpartial.installation import get_optional
+
 from .callbacks import Checkpoint, EarlyStopping
 from .checkpoint import encode, find_checkpoint, list_checkpoints, parse_state, read_checkpoint, write_checkpoint
 from .full_optimizer import OrtGradientOptimizer
@@ -26,5 +28,5 @@ __all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer",
 def __getattr__(name: str) -> Any:
     """Import the estimators of scikit-learn on first use: it is optional, and takes a second."""
     if name in ("OnnxClassifier", "OnnxRegressor"):
-        return getattr(import_module(".sklearn", __name__), name)
+        return get_optional(lambda: getattr(import_module(".sklearn", __name__), name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

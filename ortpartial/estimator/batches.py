@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
+import numpy as np
+
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import Batch, is_batches, prefetch
+from ortpartial.execution import Batch, is_batches, prefetch, wrap_sparse
 
 from .validation import DataAdapter
 
@@ -39,7 +41,7 @@ class BatchReader:
         self.declared = list(data.spec.model.inputs)
 
     def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
-        """X, y and sample_weight, where X may be a dict that holds all of them, or several inputs in their order.
+        """X, y and sample_weight, where X may be a dict of all, or several inputs in order; sparse ones are wrapped.
 
         Raises
         ------
@@ -79,6 +81,9 @@ class BatchReader:
         DataError
             There is no batch, or one has other parts.
         """
+        if isinstance(batches, (list, tuple)) and len(batches) == 1:  # A thread would take longer than a short step.
+            yield self.split(batches[0], with_target=with_target)
+            return
         is_empty = True
         with closing(prefetch(batches)) as fetched:
             for batch in fetched:
@@ -115,7 +120,8 @@ class BatchReader:
         """The parts of a dict; without an input by its name, X is the entry "X"."""
         X: Data = {n: batch[n] for n in self.declared if n in batch}
         if not X and "X" in batch:
-            X = self._name(batch["X"], self.inputs)
+            X = batch["X"]
+        X = self._name(X, self.inputs)
         rest = {n: a for n, a in batch.items() if n not in self.declared}
         names = (*self.outputs, *_TARGETS) if len(self.outputs) == 1 else _TARGETS
         y = next((rest[n] for n in names if n in rest), None)
@@ -142,7 +148,7 @@ class BatchReader:
 
     @staticmethod
     def _name(values: Data, names: Sequence[str]) -> Data:
-        """Arrays in a tuple or list by the names of several inputs or outputs; anything else as it is."""
+        """Arrays in a tuple or list by the names of several inputs or outputs; others as they are."""
         if len(names) > 1 and isinstance(values, (tuple, list)) and len(values) == len(names):
-            return dict(zip(names, values, strict=True))
-        return values
+            values = dict(zip(names, values, strict=True))
+        return values if type(values) is np.ndarray else wrap_sparse(values)

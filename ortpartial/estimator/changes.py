@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage
     from ortpartial.training import TrainingSpec
 
-__all__ = ["UPDATE", "WEIGHTS", "check_average", "check_lengths", "replace_update"]
+__all__ = ["UPDATE", "WEIGHTS", "check_lengths", "replace_update"]
 
 #: Settings of the update, and from what is given to what it stands for.
 UPDATE: Mapping[str, Callable[[Any], Any]] = {
@@ -77,23 +77,3 @@ def check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> No
     if averaging is not None and averaging.over(1) is not averaging:
         raise SettingError(f"{averaging!r} starts with a share of the training, and the data do not say how many "
                            f"batches they give; let it start with a number of updates.")
-
-
-def check_average(use_average: bool, averaging: WeightAverage | None) -> None:
-    """Check that there is an average where one is to be used.
-
-    Parameters
-    ----------
-    use_average : bool
-        Whether predictions use averages.
-    averaging : WeightAverage or None
-        The averaging of the training.
-
-    Raises
-    ------
-    SettingError
-        There is none.
-    """
-    if use_average and averaging is None:
-        raise SettingError("use_average=True takes the averages of the weights, and averaging is None; set it to "
-                           "'ema' or 'swa' before the training.")

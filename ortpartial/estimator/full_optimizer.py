@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import CallbackLike, Entries, State
+from ortpartial.annotations import CallbackLike, Entries, MetricLike, State
 from ortpartial.autodiff import WeightSelection, find_frozen
 from ortpartial.exceptions import ModelWarning
-from ortpartial.execution import FitSettings
+from ortpartial.execution import DataParallel, FitSettings
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -117,8 +117,8 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         that follow.
     train_mode, precision, loss_scale : object
         Training mode and mixed precision.
-    random_state, device, engine, warm_start, validation_every, callbacks, distributed : object
-        Where the training runs, and who is told of it.
+    random_state, device, engine, warm_start, validation_every, callbacks, metrics, distributed : object
+        Where the training runs, who is told of it, and what is measured.
     checkpointing, gradient_clipping, accumulate, averaging, use_average, rate_factors, freeze : object
         Gradients and updates.
     timeout, verbose, exc, check : object
@@ -192,7 +192,8 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         warm_start: bool = False,
         validation_every: float = 0.1,
         callbacks: Sequence[CallbackLike] = (),
-        distributed: bool = False,
+        metrics: Sequence[MetricLike] = (),
+        distributed: bool | DataParallel = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
         accumulate: int = 1,

@@ -10,6 +10,7 @@ import numpy as np
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Batch, is_batches
+from ortpartial.learning import Prediction, find_last_activation, guess_loss
 from ortpartial.model import check_indices, match_names
 from ortpartial.training import LossOutput, TrainingSpec
 from ortpartial.training_info import read_labels
@@ -109,28 +110,24 @@ class LossDataAdapter(DataAdapter):
                             f"of {self.fixed_batch}; export it with a dynamic one.")
         return {**inputs, **targets}
 
-    def compare(self, outputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
-                ) -> dict[str, dict[str, np.ndarray]]:
+    def compare(self, outputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> dict[str, Prediction]:
         """The prediction with the labels and the weight, as far as their shapes say what is to be compared."""
         if len(outputs) != 1 or len(self.labels) != 1:
             listed = f"the labels {_quote(self.labels)}" if self.labels else "no labels"
             raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
                             f"{_quote(outputs)} and {listed}; compute it from predict(X).")
         (output, y), (name, t) = next(iter(outputs.items())), next((n, arrays[n]) for n in self.labels)
-        w = arrays.get(self.loss.row_weights or "", np.ones(len(t))).astype(np.float64)
-        if t.dtype.kind in "biu" and y.ndim == t.ndim + 1:
-            labels = y.argmax(axis=1) if y.shape[2:] == t.shape[1:] else y.argmax(axis=-1)
-        elif t.dtype.kind in "biu" and y.size == t.size:
-            labels = y > 0
-        elif y.size == t.size:
-            return {output: {"output": y, "target": t, "weight": w}}
-        else:
+        ignored = self._label_ranges[name].ignored if name in self._label_ranges else None
+        are_probabilities = find_last_activation(self.spec.model.outputs[output]) is not None
+        loss = guess_loss(y, t, are_probabilities=are_probabilities, ignore_index=ignored)
+        if loss is None:
             raise DataError(f"The prediction {output!r} of shape {y.shape} and the label of shape {t.shape} make no "
                             f"score; compute it from predict(X).")
-        each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape).ravel()
-        ignored = self._label_ranges[name].ignored if name in self._label_ranges else None
-        each = each if ignored is None else each * (t.ravel() != ignored)
-        return {output: {"labels": labels.ravel(), "target": t.ravel(), "weight": each}}
+        w = arrays.get(self.loss.row_weights or "")
+        if ignored is not None:
+            rows = np.ones(len(t)) if w is None else w
+            w = (t != ignored) * rows.reshape(len(t), *[1] * (t.ndim - 1))
+        return {output: Prediction(y, t, w, loss)}
 
 
 class LossBatchReader(BatchReader):

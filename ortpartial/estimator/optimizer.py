@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import ArrayLike, CallbackLike, Data, Entries, Record, Settings, State
+from ortpartial.annotations import (
+    ArrayLike,
+    CallbackLike,
+    Data,
+    Entries,
+    MetricLike,
+    Record,
+    Settings,
+    State,
+)
 from ortpartial.autodiff import WeightSelection
-from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import TrainingView, find_overrides, interruptible, view_training
+from ortpartial.exceptions import CheckpointError, DataError, ModelError, SettingError
+from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
@@ -134,15 +143,21 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Whether `fit` continues from the last one, with its weights, optimizer states and iteration, instead of
         starting again.
     validation_every : float or int
-        How often to compute the loss on ``X_val``: a share of `max_iter`, or a number of epochs.
+        How often to compute the loss on ``X_val``, and the metrics: a share of `max_iter`, or a number of epochs.
     callbacks : sequence of callbacks
         Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
         objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
         tasks "fit", "epoch" and, where they have an attribute `batches_between_calls`, "batches": pieces of an epoch.
-    distributed : bool
-        Whether the processes of ``torch.distributed`` train together. Each is given all rows, as a memory map for
-        example, and reads its share of every batch; the steps are those of one process. Only the first process shows
-        the bar and calls the callbacks.
+    metrics : sequence of str, callable or Metric
+        What `fit` computes of the predictions for ``X_val``, every `validation_every` epochs, beside the loss:
+        ``"accuracy"``, ``"f1_macro"``, ``"r2"``, ``"perplexity"`` and the others of `Metric`, or functions
+        ``f(y_true, y_pred)`` or ``f(y_true, y_pred, sample_weight)``. They are columns of `history_`, with ``"val_"``
+        before the name; those of the rows that are trained have none, computed without ``X_val``, and of
+        ``"train_accuracy"``, also beside it.
+    distributed : bool or DataParallel
+        Whether the processes of ``torch.distributed`` train together, or how they send gradients. Each is given all
+        rows, as a memory map for example, and reads its share of every batch; the steps are those of one process.
+        Models, settings and rows are compared first. Only the first process shows the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
         time and the same numbers, up to the last bits; products of packed weights that round what they read, those of
@@ -261,7 +276,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         warm_start: bool = False,
         validation_every: float = 0.1,
         callbacks: Sequence[CallbackLike] = (),
-        distributed: bool = False,
+        metrics: Sequence[MetricLike] = (),
+        distributed: bool | DataParallel = False,
         checkpointing: bool | str | Sequence[str] | None = None,
         gradient_clipping: float | GradientClipping | None = None,
         accumulate: int = 1,
@@ -304,6 +320,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     warm_start = Setting()
     validation_every = Setting()
     callbacks = Setting()
+    metrics = Setting()
     timeout = Setting()
     verbose = Setting()
     exc = Setting()
@@ -337,9 +354,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         model : onnx.ModelProto, bytes or path
-            A model with ``training_info`` whose losses, penalty, optimizer and schedule are recognized as those of
-            this library: as `get_training_onnx` and `to_training_info` write them in style ``"standard"``, with
-            `train_mode` off, or others, with the operators Gradient, Adam, Adagrad or Momentum.
+            A model with ``training_info``: as `get_training_onnx` and `to_training_info` write it, with the settings
+            in the metadata of the model, or one of others, with the operators Gradient, Adam, Adagrad or Momentum,
+            whose losses, penalty, optimizer and schedule are recognized as those of this library.
         **settings : object
             Other settings, as for the constructor, such as ``max_iter`` and ``batch_size``, which a model does not
             store; those that it stores can be replaced.
@@ -351,8 +368,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Raises
         ------
         ModelError
-            The model has no training, or one that is not recognized, such as one with a loss of one's own, of the
-            style ``"lowered"``, or with `gradient_clipping`, `accumulate` or `averaging`; a `TrainingSession` runs any.
+            The model has no training, its metadata are damaged, or the training is not recognized, such as one with a
+            loss of one's own, or one that was edited after it was written; a `TrainingSession` runs any.
 
         Examples
         --------
@@ -368,14 +385,15 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """
         stored = recognize_training(model)
         optimizer = cls._from_stored(stored.model, {**stored.settings, "warm_start": True, **settings})
-        names = optimizer._spec.names
-        arrays = {names.state(*state): a for state, a in stored.states.items()}
-        optimizer._engine.restore({**optimizer._engine.snapshot(), "iteration": stored.iteration, "arrays": arrays})
+        optimizer.training.go_on(stored)
         return optimizer
 
     @classmethod
     def _from_stored(cls, model: ModelProto, settings: Entries) -> Self:
         """An optimizer with the settings that a model stores."""
+        if "loss_output_name" in settings:
+            raise ModelError("The model that stores the training computes its loss itself; go on with it by "
+                             "OrtGradientOptimizer.from_training_info(model).")
         return cls(model, **settings)
 
     # -- training
@@ -388,17 +406,18 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         X : array_like of shape (rows, ...), table, dict of str to array_like, or iterable of batches
-            Inputs; for a model with several, a dict or a table with a column for each. Arrays of numpy, memory maps
-            and tensors of the input's dtype are read in place; tables of pandas, polars or pyarrow are copied column by
-            column. Without `y`, an iterable of batches, such as a DataLoader: it is iterated over once an epoch, a
-            thread fetches the next batches during a step, and `batch_size` and `shuffle` do not apply; where it has a
-            method `set_epoch`, this is told the number of epochs trained, before each. A batch is
-            (X, y), (X, y, sample_weight), or a dict that holds the inputs by name, the target as "labels", "y" or by
-            the name of its output, and "sample_weight"; other entries are ignored. For several inputs, X may be a tuple
-            or list in their order, and the inputs and targets may stand beside each other, as in (a, b, y). Such a dict
-            of whole arrays is taken as well. Of a language model, ``input_ids`` are enough, alone or in a dict: the
-            graph computes an ``attention_mask`` of ones, ``position_ids`` and an empty key-value cache, unless X has
-            them; `pad_rows` and `PaddedBatches` make arrays of rows of different lengths.
+            Inputs; for a model with several, a dict or a table with a column for each. Arrays of numpy, memory maps and
+            tensors of the input's dtype are read in place; tables of pandas, polars or pyarrow are copied column by
+            column; rows of a sparse matrix of scipy become dense batch by batch. Without `y`, an iterable of batches,
+            such as a DataLoader: it is iterated over once an epoch, a thread fetches the next batches during a step,
+            and `batch_size` and `shuffle` do not apply; where it has a method `set_epoch`, this is told the number of
+            epochs trained, before each. A batch is (X, y), (X, y, sample_weight), or a dict that holds the inputs by
+            name, the target as "labels", "y" or by the name of its output, and "sample_weight"; other entries are
+            ignored. For several inputs, X may be a tuple or list in their order, and the inputs and targets may stand
+            beside each other, as in (a, b, y). Such a dict of whole arrays is taken as well. Of a language model,
+            ``input_ids`` are enough, alone or in a dict: the graph computes an ``attention_mask`` of ones,
+            ``position_ids`` and an empty key-value cache, unless X has them; `pad_rows` and `PaddedBatches` make arrays
+            of rows of different lengths.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional
@@ -674,6 +693,42 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.score(X, y, sample_weight)
 
+    @check_keywords("metrics")
+    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *,
+                 metrics: Sequence[MetricLike] | None = None) -> dict[str, float]:
+        """Compute the loss, without the penalty, and metrics, with the weights that predictions use.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`, also an iterable of batches as X alone.
+        metrics : sequence of str, callable or Metric, optional
+            The metrics; by default those of the setting.
+
+        Returns
+        -------
+        dict of str to float
+            The mean loss as "loss", and the metrics by name.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the model.
+        SettingError
+            A metric is unknown, or does not compare such predictions.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortpartial.graph import build, constant, variable
+        >>> x, w = variable("x", "float32", ["N", 1]), constant([[1.0]], hint="w")
+        >>> optimizer, X = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w})), np.ones((8, 1), np.float32)
+        >>> optimizer.evaluate(X, 3 * X, metrics=["mae"])
+        {'loss': 4.0, 'mae': 2.0}
+        """
+        with interruptible(self._predictor, self.timeout):
+            return self.training.evaluate(X, y, sample_weight, self.metrics if metrics is None else metrics)
+
     # -- state
 
     @property
@@ -682,11 +737,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
         "epoch" is its number from 1 on, "iteration" the number of batches seen until its end, both over all calls;
         "seconds" how long it took; "learning_rate" the step size of its last batch; "loss" that of `train_losses_`; and
-        "validation_loss", where it was computed, that of `validation_losses_`. Callbacks add columns by
-        `training_view().record`.
+        "validation_loss", where it was computed, that of `validation_losses_`; `metrics` follow. What is written into a
+        record stays; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
         """
         self._state.add_rates(self._loop.records)
-        return [dict(record) for record in self._loop.records]
+        return list(self._loop.records)
 
     @history_.setter
     def history_(self, records: Sequence[Entries]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
+from ortpartial.execution import SparseRows
+from ortpartial.learning import Meter, Prediction, resolve_metric
 from ortpartial.runtime import Session, choose_threads
 from ortpartial.training import (
     Engine,
@@ -22,7 +24,6 @@ from ortpartial.training import (
 
 from .batches import BatchReader
 from .loss_data import LossDataAdapter
-from .metrics import accuracy, r2
 from .validation import DataAdapter
 
 __all__ = ["Predictor"]
@@ -66,28 +67,54 @@ class Predictor:
         if isinstance(self.data, LossDataAdapter):
             each = (self.data.check_rows(*self._to_arrays(X, y, None)) for X, y, _ in batches)
             return np.concatenate([self._run("losses", arrays, 1)[self.spec.names.loss] for arrays in each])
-        return _concatenate([self._losses(*self._to_arrays(*batch)) for batch in batches])[self.spec.names.loss]
+        arrays = ({**inputs, **targets} for inputs, targets in (self._to_arrays(*batch) for batch in batches))
+        return _concatenate([self._losses(each) for each in arrays])[self.spec.names.loss]
 
-    def sum_losses(self, X: Data, y: Data, sample_weight: Data = None) -> np.ndarray:
-        """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches."""
+    def sum_losses(self, X: Data, y: Data, sample_weight: Data = None, meter: Meter | None = None) -> np.ndarray:
+        """Σwℓ and Σwc for each trained output, of shape (outputs, 2), which may be summed over several batches.
+
+        A meter is given the predictions, which the same run computes.
+        """
         inputs, targets = self._to_arrays(X, y, sample_weight)
-        if self.spec.own_loss is not None:
-            return self._sum_loss_output({**inputs, **targets})
-        losses, counts, names = self._losses(inputs, targets), count_elements(self.spec, targets), self.spec.names
-        each = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
-        return np.array([[(rows * c).sum(), c.sum()] for rows, c in zip(each, counts.values(), strict=True)])
+        return sum(self._sum_part(part, meter) for part in self._cut({**inputs, **targets}))  # type: ignore[return-value]
 
-    def _sum_loss_output(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The sum over rows of a loss of the model's own, and by how much they count, (1, 2): of one batch."""
-        (count,) = count_elements(self.spec, arrays).values()
-        losses = self._run("losses", arrays)[self.spec.names.loss]
-        counts = count.reshape(len(losses), -1).sum(axis=1)
-        return np.array([[(losses * counts).sum(), counts.sum()]])
+    def _cut(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
+        """The arrays as they are, or, where some are sparse, dense parts of them."""
+        if (size := self._find_part(arrays)) is None:
+            yield arrays
+            return
+        for start in range(0, len(next(iter(arrays.values()))), size):
+            yield {n: a[start : start + size] for n, a in arrays.items()}
 
-    def _losses(self, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The loss of every row, for targets and weights."""
-        weighted = find_weighting(self.spec, targets) == "elements"
-        return self._run("weighted losses" if weighted else "losses", {**inputs, **targets})
+    def _find_part(self, arrays: Mapping[str, Data]) -> int | None:
+        """The number of rows that are dense at a time, a multiple of a fixed batch; None where none are sparse."""
+        sizes = [a.part for a in arrays.values() if isinstance(a, SparseRows)]
+        fixed = self.data.fixed_batch or 1
+        return max(fixed, min(sizes) // fixed * fixed) if sizes else None
+
+    def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None) -> np.ndarray:
+        """What `sum_losses` computes, of arrays."""
+        names, spec = self.spec.names, self.spec
+        if spec.own_loss is not None and meter is not None:
+            self._check_predictions()
+        losses = self._losses(arrays, is_measured=meter is not None)
+        if meter is not None:
+            for output, prediction in self._compare(losses, arrays).items():
+                meter.add(output, prediction)
+        counts = count_elements(spec, arrays)
+        if spec.own_loss is not None:  # The loss of the batch, or of each part of a fixed size.
+            (count,) = counts.values()
+            each = losses[names.loss]
+            counted = count.reshape(len(each), -1).sum(axis=1)
+            return np.array([[(each * counted).sum(), counted.sum()]])
+        rows = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
+        return np.array([[(row * c).sum(), c.sum()] for row, c in zip(rows, counts.values(), strict=True)])
+
+    def _losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool = False) -> dict[str, np.ndarray]:
+        """The loss of every row, and the predictions where they are measured."""
+        weighted = self.spec.own_loss is None and find_weighting(self.spec, arrays) == "elements"
+        graph = "weighted losses" if weighted else "losses"
+        return self._run(f"measured {graph}" if is_measured else graph, arrays)
 
     def _to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Arrays of the inputs, and of the targets and the weights."""
@@ -97,47 +124,42 @@ class Predictor:
 
     def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> Any:
         """Accuracy where the loss has labels, else R²; a dict by output where there are several."""
-        batches = []
+        meters: dict[str, Meter] = {}
         for batch in self.reader.read(X, y, sample_weight):
             inputs, targets = self._to_arrays(*batch)
-            batches.append(self._compare(self.forward(inputs), targets))
-        if not any(both["weight"].any() for batch in batches for both in batch.values()):
+            for output, prediction in self._compare(self.forward(inputs), targets).items():
+                metric = "r2" if prediction.loss.labels(prediction.output) is None else "accuracy"
+                meters.setdefault(output, Meter([resolve_metric(metric)])).add(output, prediction)
+        scores = {output: next(iter(meter.read().values())) for output, meter in meters.items()}
+        if np.isnan([*scores.values()]).any():
             self.data.check_counts(targets)
-        scores = {}
-        for output in batches[0]:
-            both = _concatenate([batch[output] for batch in batches])
-            metric, prediction = (accuracy, both["labels"]) if "labels" in both else (r2, both["output"])
-            scores[output] = metric(prediction, both["target"], both["weight"])
         return _unwrap(scores)
 
-    def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]
-                 ) -> dict[str, dict[str, np.ndarray]]:
-        """By output, what was predicted, the target and the weight: of rows or elements, or of each label."""
+    def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, Prediction]:
+        """The predictions of the trained outputs, beside their targets and weights."""
         if isinstance(self.data, LossDataAdapter):
-            return self.data.compare(outputs, targets)
-        compared, names = {}, self.spec.names
+            return self.data.compare({n: outputs[n] for n in self.spec.predictions}, targets)
+        names, predictions = self.spec.names, {}
         for output, loss in self.spec.losses.items():
-            t, y, weight = targets[names.target(output)], outputs[output], self.spec.weight_names[output]
-            w = targets.get(weight, targets.get(names.sample_weight))
-            w = np.ones(len(t)) if w is None else w.astype(np.float64)
-            if (labels := loss.labels(y)) is None:
-                compared[output] = {"output": loss.mean(y), "target": t, "weight": w}
-            else:  # Rows of another batch may have another number of labels.
-                each = np.broadcast_to(w.reshape(len(t), -1), t.reshape(len(t), -1).shape)
-                compared[output] = {"labels": labels.ravel(), "target": t.ravel(), "weight": each.ravel()}
-        return compared
+            w = targets.get(self.spec.weight_names[output], targets.get(names.sample_weight))
+            predictions[output] = Prediction(outputs[output], targets[names.target(output)], w, loss)
+        return predictions
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs that are predicted by name, of arrays that have been checked."""
+        self._check_predictions()
+        return self._run("predict", inputs)
+
+    def _check_predictions(self) -> None:
+        """Refuse a model without anything to predict."""
         if not self.spec.predictions:
             raise DataError(f"The model has no output but its loss, {next(iter(self.spec.losses))!r}, so that there is "
                             f"nothing to predict; export it with its predictions as further outputs.")
-        return self._run("predict", inputs)
 
     def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None) -> dict[str, np.ndarray]:
         """Run a graph on all rows; batch by batch where that is asked for, or the batch dimension is fixed."""
         rows = len(next(iter(feeds.values())))
-        size = self.data.fixed_batch or size or rows
+        size = self.data.fixed_batch or size or self._find_part(feeds) or rows
         with self.engine.turn.lock:
             session = self._open(graph, size, tuple([n for n in self.spec.computed.shapes if n not in feeds]))
             weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
@@ -164,7 +186,8 @@ class Predictor:
         if graph == "predict":
             proto = forward_graph(spec.model, list(spec.moving), spec.predictions, used_only=True, apart=apart)
         else:
-            proto = row_loss_graph(spec, weighted="elements" if graph == "weighted losses" else False, apart=apart)
+            proto = row_loss_graph(spec, weighted="elements" if "weighted" in graph else False, apart=apart,
+                                   predictions=spec.predictions if graph.startswith("measured") else ())
         return Session(proto, device=spec.device, threads=threads, arrays=apart)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.execution import Batch, FitSettings, StepRunner
-from ortpartial.learning import draw_weights
+from ortpartial.learning import Meter, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
 from .predictor import Predictor
@@ -81,9 +81,9 @@ class SpecDoor:
         """What the order of an epoch is drawn from: the generator of the loop."""
         return rng
 
-    def validate(self, batches: Iterable[Data]) -> float:
-        """The mean loss of validation data, over what counts in all their batches."""
-        sums = sum(self.predictor.sum_losses(*batch) for batch in self.read_batches(batches))
+    def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float:
+        """The mean loss of validation data, over what counts in all their batches; a meter is given the predictions."""
+        sums = sum(self.predictor.sum_losses(*batch, meter=meter) for batch in self.read_batches(batches))
         return sum(total / count for total, count in np.asarray(sums).tolist() if count)
 
     def compute_loss(self, batch: Data) -> float:

@@ -157,7 +157,8 @@ class TrainingState:
         with self.engine.turn.lock:
             *optimizer, iteration = self.get("optimizer")
             seed = self.engine.get(self.spec.names.seed)
-            return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed, self.rate_scale)
+            scaling = {n: self.engine.get(n) for n in self.spec.scaling}
+            return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed, self.rate_scale, scaling)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model to a file."""

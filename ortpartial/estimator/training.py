@@ -15,11 +15,12 @@ from threading import get_ident
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data, Entries, Estimator, Settings, State
+from ortpartial.annotations import Data, Entries, Estimator, MetricLike, Settings, State
 from ortpartial.autodiff import WeightSelection, resolve_weights
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import CheckpointError, ConvergenceWarning, ModelWarning, SettingError
+from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
 from ortpartial.execution import (
+    DataParallel,
     FitSettings,
     FitTasks,
     Loop,
@@ -27,9 +28,20 @@ from ortpartial.execution import (
     Place,
     count_batches,
     get_states,
+    is_batches,
     is_prefetching,
+    resolve_distributed,
 )
-from ortpartial.learning import BaseLearningLoss, fingerprint, is_settled, replace_settings
+from ortpartial.learning import (
+    BaseLearningLoss,
+    Meter,
+    check_average,
+    check_metrics,
+    fingerprint,
+    is_settled,
+    replace_settings,
+    resolve_metric,
+)
 from ortpartial.logs import logger
 from ortpartial.model import (
     Model,
@@ -60,8 +72,9 @@ from ortpartial.training import (
     select_engine,
     select_for_length,
 )
+from ortpartial.training_info import StoredTraining
 
-from .changes import UPDATE, WEIGHTS, check_average, check_lengths, replace_update
+from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import check_form
 from .forms import ModelLike
@@ -169,7 +182,7 @@ class Training:
         pieces = {n: resolve(given[n]) for n, resolve in UPDATE.items() if n != "use_average"}
         fit_settings = FitSettings(**{n: given[n] for n in _FIT})
         others = {n: v for n, v in given.items() if n not in (*_FIT, "model", "freeze")}
-        settings = {**others, **pieces, "distributed": check_flag("distributed", given["distributed"]),
+        settings = {**others, **pieces, "distributed": resolve_distributed(given["distributed"]),
                     "accumulate": check_count("accumulate", given["accumulate"]),
                     "use_average": check_flag("use_average", given["use_average"])}
         check_average(settings["use_average"], settings["averaging"])
@@ -232,13 +245,14 @@ class Training:
         model = specialize(model, variables=[*weights, *statistics], constants=former)
         gradient = resolve_checkpointing(settings["checkpointing"], model.values)
         precision = resolve_precision(settings["precision"], settings["loss_scale"])
-        device = settings["device"]
+        device, parallel = settings["device"], settings["distributed"]
+        parallel = parallel if isinstance(parallel, DataParallel) else DataParallel()
         device = device if isinstance(device, str) else str(Device.parse(device))
         return TrainingSpec(model, tuple(weights), losses, settings["learning_penalty"], settings["learning_rate"],
                             device, settings["train_mode"], tuple(statistics), gradient, precision,
                             batches=self.batches, gradient_clipping=settings["gradient_clipping"],
                             accumulate=settings["accumulate"], averaging=settings["averaging"],
-                            rate_factors={w: factors[w] for w in weights if w in factors})
+                            rate_factors={w: factors[w] for w in weights if w in factors}, parallel=parallel)
 
     def resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
         """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
@@ -269,6 +283,18 @@ class Training:
         if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
             self.adopt(replace(self.spec, rescaled=True))
         self.engine.restore(snapshot)
+
+    def go_on(self, stored: StoredTraining) -> None:
+        """Go on from the state that a model stores beside its settings, as far as the settings are still the same."""
+        starts = {w: n for w, n in stored.rate_starts.items() if w in self.spec.weights}
+        if starts or stored.average_start:
+            self.adopt(replace(self.spec, rate_starts=starts, average_start=stored.average_start))
+        names, snapshot = self.spec.names, self.engine.snapshot()
+        arrays = {names.state(*state): a for state, a in stored.states.items()}
+        if stored.rate_scale != 1:
+            arrays[names.rate_scale] = np.array(stored.rate_scale)
+        seed = snapshot["seed"] if stored.seed is None else stored.seed
+        self.restore_arrays({**snapshot, "iteration": stored.iteration, "arrays": arrays, "seed": seed})
 
     def forward_backward(self) -> OrtGradientForwardBackward:
         """Forward and backward apart, with the weights of now."""
@@ -335,6 +361,17 @@ class Training:
     def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch, without an update."""
         return self.door.compute_loss(batch)
+
+    def evaluate(self, X: Data, y: Data, sample_weight: Data, metrics: Sequence[MetricLike]) -> dict[str, float]:
+        """The mean loss and metrics of rows, or of batches."""
+        self.follow_pieces()
+        X, y, sample_weight = self.predictor.reader.unpack(X, y, sample_weight)
+        if y is None and not is_batches(X):
+            raise DataError(f"{self.door.target} is missing; evaluate takes X and y, or batches of them.")
+        by_name = {metric.name: metric for metric in map(resolve_metric, check_metrics(metrics))}
+        meter = Meter(list(by_name.values()))
+        batches = X if y is None else [(X, y, sample_weight)]
+        return {"loss": self.door.validate(batches, meter if meter.metrics else None), **meter.read()}
 
     def _note_rates(self) -> None:
         """Compute step sizes of the history now, where the optimizer may have changed when they are read."""

@@ -13,14 +13,13 @@ import numpy as np
 
 from ortpartial.annotations import Data, Entries
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.execution import Batch
+from ortpartial.execution import Batch, SparseRows, wrap_sparse
 from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
 from .hints import hint_encoding, hint_labels, hint_shape
 from .missing_values import find_nullable
-from .sparse_rows import SparseRows
 
 __all__ = ["DataAdapter", "check_inputs", "check_sample_weight", "check_target", "list_columns"]
 
@@ -233,12 +232,12 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
 
     `counts` refuses real numbers, as for indices.
     """
-    if isinstance(data, SparseRows):  # of an estimator, which has checked them
-        return data.astype(dtype)  # type: ignore[return-value]
     if data is None:
         raise DataError(f"{what} is None, where an array of {dtype} was expected.")
     if type(data) is np.ndarray:  # The usual case: a small training takes microseconds.
         array = data
+    elif isinstance(rows := wrap_sparse(data), SparseRows):
+        return _check_sparse(rows, dtype, what, counts, nullable)
     elif table := list_columns(data):
         return _stack_columns(table, dtype, what, counts, nullable)
     else:
@@ -257,11 +256,15 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
     return cast
 
 
+def _check_sparse(data: SparseRows, dtype: np.dtype, what: str, counts: bool, nullable: bool) -> np.ndarray:
+    """Sparse rows of this dtype, whose numbers are checked as those of an array."""
+    if counts or not what.startswith("Input"):
+        raise DataError(f"{what} is a sparse matrix, where an array was expected; give its toarray().")
+    return data.convert(lambda numbers: _to_array(numbers, dtype, what, False, nullable))  # type: ignore[return-value]
+
+
 def _read_array(data: Data, what: str) -> np.ndarray:
     """Data as numpy reads them: also a tensor of torch, which may have a gradient or a device."""
-    if hasattr(data, "nnz") and hasattr(data, "toarray"):  # of scipy.sparse, which need not be imported
-        raise DataError(f"{what} is sparse, a {type(data).__name__}; give its toarray(), or, where that is larger than "
-                        f"the memory, batches of it: a list-like of (X[i:j].toarray(), y[i:j]).")
     if hasattr(data, "detach") and hasattr(data, "cpu"):
         data = data.detach().cpu()
     try:

@@ -4,6 +4,16 @@ from .batches import count_batches, is_batches
 from .door import Batch, Door
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
+from .exchange import (
+    DataParallel,
+    Exchange,
+    describe_arrays,
+    describe_graphs,
+    describe_settings,
+    describe_versions,
+    resolve_distributed,
+    share_cores,
+)
 from .fit_settings import FitSettings
 from .graph_source import GraphPart, GraphSource
 from .hooks import has_hooks
@@ -22,17 +32,21 @@ from .runner import ProgramKey, StepRunner, is_symbolic
 from .selection import MANY_STEPS, register_engine, select_for_device, select_for_fit, select_for_length
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
+from .sparse_rows import SparseRows, wrap_sparse
 from .step import Arrays, Shapes, Step, StepSource
 from .step_engine import StepEngine
+from .stepper import Stepper
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
 from .view import Trainer, TrainingView, view_training
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "Door", "EpochEngine", "FitSettings", "FitTasks", "GraphPart",
-           "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place", "Program", "ProgramKey",
-           "Progress", "RunLocal", "ShapePolicy", "Shapes", "Step", "StepEngine", "StepNames", "StepRunner",
-           "StepSource", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "count_batches",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "register_engine", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "shared_sessions", "view_training", "write_step"]
+__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitSettings",
+           "FitTasks", "GraphPart", "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place",
+           "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepEngine",
+           "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector",
+           "WeightedMean", "bind", "count_batches", "describe_arrays", "describe_graphs", "describe_settings",
+           "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
+           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
+           "register_engine", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
+           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]

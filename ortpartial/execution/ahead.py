@@ -1,29 +1,65 @@
-"""Numbers that follow from that of the batch alone, as step sizes do, computed ahead for all steps of an epoch."""
+"""Numbers that follow from counts alone, as step sizes do, computed ahead for all steps of an epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ortpartial.graph import Node, Value, cast, constant, make_node, op, topological
 
-__all__ = ["compute_ahead", "find_ahead"]
+from .step import Step
+
+__all__ = ["compute_ahead", "find_ahead", "find_counts"]
 
 #: Operators that give the same bits for a number by itself and in a vector. Cos, Exp and others do not.
 _EXACT = frozenset({"Add", "And", "Cast", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
                     "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Sqrt", "Sub", "Where"})
 
 
-def find_ahead(outputs: Sequence[Value], k: Value, fixed: Collection[Value] = ()) -> list[Value]:
-    """The numbers that follow from k and that the rest of expressions reads; k itself if it does.
+def find_counts(step: Step) -> dict[str, Value]:
+    """The state that counts: whole numbers to which each step adds a constant.
+
+    Parameters
+    ----------
+    step : Step
+        The step.
+
+    Returns
+    -------
+    dict of str to Value
+        By state, the constant.
+
+    Examples
+    --------
+    >>> from ortpartial.execution.names import StepNames
+    >>> from ortpartial.graph import variable
+    >>> k, n = variable("k", "int64", []), variable("n", "int64", [])
+    >>> find_counts(Step({"k": k, "n": n}, {"k_new": k + 1, "n_new": 2 * n}, StepNames(frozenset())))
+    {'k': <Value constant int64[]>}
+    """
+    constants = {n: _find_addend(step.inputs[n], step.outputs[new]) for n, new in step.state.items()}
+    return {n: by for n, by in constants.items() if by is not None}
+
+
+def _find_addend(before: Value, after: Value) -> Value | None:
+    """The constant whose sum with a whole number is another one."""
+    node = after.node
+    if node is None or node.op_type != "Add" or before.dtype != np.int64 or before.shape != ():
+        return None
+    others = [v for v in node.reads if v is not before]
+    return others[0] if len(others) == 1 and others[0].array is not None and others[0].shape == () else None
+
+
+def find_ahead(outputs: Sequence[Value], counts: Collection[Value], fixed: Collection[Value] = ()) -> list[Value]:
+    """The numbers that follow from counts and that the rest of expressions reads; a count itself if it does.
 
     Parameters
     ----------
     outputs : sequence of Value
         The expressions.
-    k : Value
-        A scalar.
+    counts : collection of Value
+        Scalars.
     fixed : collection of Value
         Scalars that may take part, as constants may.
 
@@ -31,7 +67,7 @@ def find_ahead(outputs: Sequence[Value], k: Value, fixed: Collection[Value] = ()
     -------
     list of Value
     """
-    numbers, fixed, read = {k}, set(fixed), dict.fromkeys(outputs)
+    numbers, fixed, read = set(counts), set(fixed), dict.fromkeys(outputs)
     for node in topological(outputs):
         reads = {v for v in node.reads if v.array is None}
         is_exact = _is_exact(node) and all(v.shape == () for v in node.reads)
@@ -52,23 +88,23 @@ def _is_exact(node: Node) -> bool:
     return node.op_type != "Pow" or (exponent := node.reads[1].array) is None or exponent not in (2, 3)
 
 
-def compute_ahead(numbers: Sequence[Value], k: Value, ks: Value) -> list[Value]:
-    """Numbers that follow from k, for each element of a vector in its place.
+def compute_ahead(numbers: Sequence[Value], counts: Mapping[Value, Value]) -> list[Value]:
+    """Numbers that follow from counts, for each element of vectors in their place.
 
     Parameters
     ----------
     numbers : sequence of Value
         What `find_ahead` found.
-    k, ks : Value
-        A scalar, and a vector.
+    counts : dict of Value to Value
+        By count, a vector.
 
     Returns
     -------
     list of Value
         A vector for each number.
     """
-    vectors = {k: ks}
-    for node in topological(numbers, [k]):
+    vectors = dict(counts)
+    for node in topological(numbers, list(counts)):
         inputs = [None if v is None else vectors.get(v, v) for v in node.inputs]
         if any(v in vectors for v in node.reads):
             vectors.update(zip(node.outputs, _make(node, inputs), strict=True))

@@ -43,8 +43,8 @@ def is_batches(X: Data) -> bool:
 
 
 def _is_array(X: Data) -> bool:
-    """Whether numpy reads an object as an array: also tensors of torch, and tables."""
-    if any(hasattr(X, name) for name in ("__array__", "__array_interface__")):
+    """Whether numpy reads an object as an array: also tensors of torch, and tables; or it is a sparse matrix."""
+    if any(hasattr(X, name) for name in ("__array__", "__array_interface__", "tocsr")):
         return True
     try:
         memoryview(X)

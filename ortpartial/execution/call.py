@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,25 @@ from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy
 from .program import RunLocal
 from .step import Arrays, Step
 
-__all__ = ["CallProgram"]
+__all__ = ["Call", "CallProgram"]
+
+
+class Call(Protocol):
+    """Protocol of a step on the arrays of one batch.
+
+    Attributes
+    ----------
+    turn : int
+        What leads from the set of buffers that it reads to the one that it writes: the bits of the groups that it
+        changes.
+    """
+
+    @property
+    def turn(self) -> int:
+        """The bits of the groups that it changes."""
+
+    def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Take a step from this set of buffers to the next one; return copies of the results."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,7 @@ class CallProgram:
     parts : sequence of Step
         What runs in turn, each on the state that the one before has left.
     sides : sequence of dict of str to Buffer
-        Both sets of buffers of the state.
+        The sets of buffers of the state.
     given : dict of str to Buffer
         What no step changes.
     device : str or Device
@@ -59,27 +78,34 @@ class CallProgram:
         The options of a run.
     exchanges : dict of str to callable
         As for `GraphSource`.
+    turn : int
+        As for `Call`.
     """
 
     def __init__(self, parts: Sequence[Step], sides: Sequence[Mapping[str, Buffer]], given: Mapping[str, Buffer], *,
                  device: str | Device, threads: int | None, local: RunLocal,
-                 exchanges: Mapping[str, Callable[[Buffer], None]]):
-        self.local, self.exchanges = local, exchanges
+                 exchanges: Mapping[str, Callable[[Buffer], None]], turn: int = 1):
+        self.local, self.exchanges, self.turn = local, exchanges, turn
+        self._parts, self._sides, self._given = parts, sides, given
         last = {n: i for i, part in enumerate(parts) for n in part.state}
         #: What a part gives anew that a later part gives anew once more.
-        between = {(n, i): Buffer.empty(sides[0][n].shape, sides[0][n].dtype, device)
-                   for i, part in enumerate(parts) for n in part.state if last[n] != i}
+        self._between = {(n, i): Buffer.empty(sides[0][n].shape, sides[0][n].dtype, device)
+                         for i, part in enumerate(parts) for n in part.state if last[n] != i}
+        self._sessions = [part.open(device, threads) for part in parts]
         self.bindings: list[Binding] = []
-        self.runs: tuple[list[_BoundPart], list[_BoundPart]] = ([], [])
-        apart: list[dict[str, np.ndarray]] = [{} for _ in parts]
-        sessions = [Session(part.build(a), device=device, threads=threads, arrays=a)
-                    for part, a in zip(parts, apart, strict=True)]
-        for runs, (read, write) in zip(self.runs, (sides, sides[::-1]), strict=True):
-            current = {**given, **read}
-            for i, (part, session) in enumerate(zip(parts, sessions, strict=True)):
-                new = {n: between.get((n, i), write[n]) for n in part.state}
-                runs.append(self._bind(part, session, current, new))
-                current |= new
+        self._runs: dict[int, list[_BoundPart]] = {}
+        self._bind_parts(0)
+
+    def _bind_parts(self, side: int) -> list[_BoundPart]:
+        """The parts, bound from a set of buffers to the next one."""
+        runs: list[_BoundPart] = []
+        current, write = {**self._given, **self._sides[side]}, self._sides[side ^ self.turn]
+        for i, (part, session) in enumerate(zip(self._parts, self._sessions, strict=True)):
+            new = {n: self._between.get((n, i), write[n]) for n in part.state}
+            runs.append(self._bind(part, session, current, new))
+            current |= new
+        self._runs[side] = runs
+        return runs
 
     def _bind(self, part: Step, session: Session, current: Mapping[str, Buffer], new: Mapping[str, Buffer]
               ) -> _BoundPart:
@@ -89,20 +115,20 @@ class CallProgram:
         for n in session.inputs:
             if n in current:
                 binding.bind_input(n, current[n])
-        state = set(part.state.values())
+        state = {part.state[n]: buffer for n, buffer in new.items()}
         # onnxruntime binds no strings.
         fixed = {n: Buffer.empty(v.shape, v.dtype) for n, v in part.outputs.items()  # type: ignore[arg-type]
                  if n not in state and v.is_static and v.dtype != object}
-        for n, buffer in {**{part.names.new(n): b for n, b in new.items()}, **fixed}.items():
+        for n, buffer in {**state, **fixed}.items():
             binding.bind_output(n, buffer)
         inputs = [n for n in session.inputs if n not in current]
         free = [n for n in session.outputs if n not in fixed and n not in state]
         return _BoundPart(binding, inputs, fixed, free, [(n, new[n]) for n in part.state if n in self.exchanges])
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Take a step from this set of buffers to the other; return copies of the results."""
+        """Take a step from this set of buffers to the next one; return copies of the results."""
         outputs: dict[str, np.ndarray] = {}
-        for part in self.runs[side]:
+        for part in self._runs.get(side) or self._bind_parts(side):
             for name in part.inputs:
                 part.binding.bind_input(name, arrays[name])
             part.binding.run(self.local.options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.learning import Meter
 
 if TYPE_CHECKING:
     from .fit_settings import FitSettings
@@ -61,8 +62,9 @@ class Door(Protocol):
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
         """The generator of an epoch's order, after so many batches: the loop's own, or another."""
 
-    def validate(self, batches: Iterable[Data]) -> float | Mapping[str, float]:
-        """The mean loss of validation data, or several numbers by name, "loss" among them."""
+    def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float | Mapping[str, float]:
+        """The mean loss of validation data, or several numbers by name, "loss" among them; a meter is given the
+        predictions."""
 
     def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Compare a step on these arrays with the model as it is written."""

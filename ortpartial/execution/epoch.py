@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from ortpartial.graph import VIEWS, OpaqueSchema, Value, build, make_node, op, rewrite, scan, topological, variable
 
-from .ahead import compute_ahead, find_ahead
+from .ahead import compute_ahead, find_ahead, find_counts
 from .step import StepSource
 from .vectors import Vector
 
@@ -45,7 +45,9 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
     """
     flat = source.compose(weighting, flat=True)
     inputs, outputs, names = flat.inputs, flat.outputs, flat.names
-    carried, rows, fixed = list(flat.state), flat.all_rows, flat.fixed
+    rows, fixed = flat.all_rows, flat.fixed
+    counted = find_counts(flat)
+    carried = [n for n in flat.state if n not in counted]
     k = inputs.get(names.iteration, variable(names.iteration, np.int64, []))
     order = variable(names.free("order"), np.int64, ["steps", flat.batch_size])
 
@@ -54,8 +56,12 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
     slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
     loss, scaled = _scaled_apart(outputs[names.loss])
     results = [loss, *(outputs[flat.state[n]] for n in carried)]
-    numbers = find_ahead(results, k, [*fixed.values()])
-    ks = k + op.Range(1, op.Squeeze(op.Shape(order, start=0, end=1)) + 1, 1)
+    numbers = find_ahead(results, [k, *(inputs[n] for n in counted)], [*fixed.values()])
+    steps = op.Squeeze(op.Shape(order, start=0, end=1))
+    counts = {}
+    if numbers:
+        places = op.Range(0, steps, 1)
+        counts = {k: k + 1 + places, **{inputs[n]: inputs[n] + by * places for n, by in counted.items()}}
 
     def step(*values: Value) -> list[Value]:
         arrays = dict(zip([*carried, *ahead], [*values[: len(carried)], *values[-len(slices) :]], strict=False))
@@ -66,11 +72,11 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
 
     vectors = {n: (vector, _make_parts(vector, inputs[n])) for n, vector in source.vectors.items() if n in inputs}
     start = [vectors[n][0].join([*vectors[n][1].values()]) if n in vectors else inputs[n] for n in carried]
-    *after, each = scan(step, start, [*compute_ahead(numbers, k, ks), *slices])
+    *after, each = scan(step, start, [*compute_ahead(numbers, counts), *slices])
     for schema, by in reversed(scaled):
         each = make_node(schema, [each, by], {}).outputs[0]
-    named = {**rows, names.free("order"): order, **fixed, names.iteration: k}
-    new = {names.loss: each}
+    named = {**rows, names.free("order"): order, **fixed, names.iteration: k, **{n: inputs[n] for n in counted}}
+    new = {names.loss: each, **{names.new(n): inputs[n] + by * steps for n, by in counted.items()}}
     for n, v in zip(carried, after, strict=True):
         vector, parts = vectors.get(n, (None, {n: inputs[n]}))
         named |= parts

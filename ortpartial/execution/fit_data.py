@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,20 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
+from ortpartial.learning import Meter, Metric
 
 from .batches import is_batches
 from .place import Place
+from .sparse_rows import SparseRows
 
 if TYPE_CHECKING:
     from .door import Door
     from .fit_settings import FitSettings
 
-__all__ = ["DataReader", "FitData"]
+__all__ = ["DataReader", "FitData", "check_measurable", "measure_rows", "select_rows"]
+
+#: Numbers in a part of the rows whose predictions are measured at once.
+_PART = 2**15
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class DataReader:
             return rows, None
         if isinstance(X_val, Real):
             held_out = self._draw_rows(X_val, y_val, count, place, rng)
-            return np.setdiff1d(rows, held_out), [self.door.to_batch({n: a[held_out] for n, a in arrays.items()})]
+            return np.setdiff1d(rows, held_out), [self.door.to_batch(select_rows(arrays, held_out))]
         X_val, y_val, _ = self.door.unpack(X_val, y_val, None)
         if y_val is not None:
             # An error is better now than after the first epochs.
@@ -168,3 +174,94 @@ class DataReader:
             drawn.bit_generator.state = place.held_out
         place.held_out = drawn.bit_generator.state
         return np.sort(drawn.permutation(count)[:size])
+
+
+def select_rows(arrays: Mapping[str, Data], rows: np.ndarray | slice) -> dict[str, np.ndarray]:
+    """Some rows of arrays, of which sparse ones stay sparse.
+
+    Parameters
+    ----------
+    arrays : dict of str to numpy.ndarray
+        The arrays.
+    rows : numpy.ndarray of int, or slice
+        Which rows.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+    """
+    selected: dict[str, Data] = {n: a.select(rows) if isinstance(a, SparseRows) else a[rows] for n, a in arrays.items()}
+    return selected
+
+
+def measure_rows(door: Door, settings: FitSettings, data: FitData) -> dict[str, float]:
+    """Compute the metrics of the rows that are trained, with the weights of now.
+
+    Parameters
+    ----------
+    door : Door
+        Predicts.
+    settings : FitSettings
+        Has the metrics.
+    data : FitData
+        The data of the fit.
+
+    Returns
+    -------
+    dict of str to float
+        By name; those of validation data where there are none.
+    """
+    if not (metrics := _list_metrics(settings, data)):
+        return {}
+    meter = Meter(metrics)
+    if data.batches is not None:
+        door.validate(data.batches, meter)
+    else:  # One by one: a thread that fetches them would have nothing to do.
+        for part in _cut(door, settings, data):
+            door.validate([part], meter)
+    return meter.read()
+
+
+def _list_metrics(settings: FitSettings, data: FitData) -> list[Metric]:
+    """The metrics of the rows that are trained."""
+    metrics = settings.list_metrics("training")
+    names = {metric.name for metric in metrics}
+    others = settings.list_metrics("validation") if data.validation is None else []
+    return [*metrics, *(metric for metric in others if metric.name not in names)]
+
+
+def _cut(door: Door, settings: FitSettings, data: FitData) -> Iterator[Data]:
+    """The rows that are trained, in parts of several batches."""
+    numbers = sum(prod(a.shape[1:]) for a in data.arrays.values())
+    size = settings.batch_size * max(1, _PART // (settings.batch_size * max(1, numbers)))
+    for start in range(0, len(data.rows), size):
+        yield door.to_batch(select_rows(data.arrays, data.rows[start : start + size]))
+
+
+def check_measurable(door: Door, settings: FitSettings, data: FitData) -> None:
+    """Check that metrics can be computed of predictions, on some rows, before a fit.
+
+    Parameters
+    ----------
+    door : Door
+        Predicts.
+    settings : FitSettings
+        Has the metrics.
+    data : FitData
+        The data of the fit.
+
+    Raises
+    ------
+    SettingError
+        A metric does not compare predictions of this kind with targets.
+    DataError
+        The rows that are trained would have to be given a second time.
+    """
+    metrics = _list_metrics(settings, data)
+    if data.batches is None:
+        rows = data.rows[: settings.batch_size]
+        meter = Meter([*metrics, *settings.list_metrics("validation")])
+        door.validate([door.to_batch(select_rows(data.arrays, rows))], meter)
+    elif metrics and iter(data.batches) is data.batches:
+        raise DataError(f"The metric {metrics[0].name!r} is computed of the rows that are trained, and X gives its "
+                        f"batches once; give X_val, or what can be iterated over again, such as a list.")

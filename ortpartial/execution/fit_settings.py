@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpartial.annotations import CallbackLike
+from ortpartial.annotations import CallbackLike, MetricLike
 from ortpartial.checks import check_count, check_flag, to_number
 from ortpartial.exceptions import SettingError
+from ortpartial.learning import Metric, check_metrics, resolve_metric
 
 from .hooks import check_callbacks
+from .interruption import check_timeout
 
 __all__ = ["FitSettings"]
 
@@ -38,6 +40,8 @@ class FitSettings:
         A share of `max_iter`, or a number of epochs from one validation to the next.
     callbacks : tuple
         Functions of the owner of the loop, and objects with hooks.
+    metrics : tuple of str, callable or Metric
+        What is computed of predictions where the validation loss is.
     timeout : float or None
         Seconds.
     verbose : int
@@ -61,6 +65,7 @@ class FitSettings:
     warm_start: bool = False
     validation_every: float = 0.1
     callbacks: tuple[CallbackLike, ...] = ()
+    metrics: tuple[MetricLike, ...] = ()
     timeout: float | None = None
     verbose: int = 0
     exc: bool = True
@@ -74,8 +79,7 @@ class FitSettings:
         if to_number(self.validation_every, above=0) is None:
             raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
                                f"{self.validation_every!r}.")
-        if self.timeout is not None and to_number(self.timeout, above=0) is None:
-            raise SettingError(f"timeout is None or a number of seconds above 0, not {self.timeout!r}.")
+        check_timeout(self.timeout)
         if not isinstance(self.verbose, (int, np.integer, np.bool_)):
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
         callbacks: object = self.callbacks
@@ -83,6 +87,7 @@ class FitSettings:
             raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
         check_callbacks(self.callbacks)
+        object.__setattr__(self, "metrics", check_metrics(self.metrics))
         try:
             np.random.default_rng(self.random_state)
         except (TypeError, ValueError):
@@ -96,3 +101,7 @@ class FitSettings:
         """Number of epochs from one validation to the next."""
         share = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         return max(1, round(share))
+
+    def list_metrics(self, rows: str) -> list[Metric]:
+        """The metrics of the ``"validation"`` data, or of the rows of the ``"training"``."""
+        return [metric for metric in map(resolve_metric, self.metrics) if metric.rows == rows]

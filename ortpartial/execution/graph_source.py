@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -14,11 +13,12 @@ from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topological, variable
 from ortpartial.learning import descend
 from ortpartial.model import Model, load, specialize
-from ortpartial.rewrites import rewrite_model, rewrite_step
+from ortpartial.rewrites import Precision, rewrite_model, rewrite_step
 from ortpartial.runtime import Buffer, Device, choose_threads
 
 from .names import StepNames
 from .step import Arrays, Step, StepSource
+from .vectors import Vector
 
 __all__ = ["GraphPart", "GraphSource"]
 
@@ -103,6 +103,12 @@ class GraphSource(StepSource):
         The state that has to stay finite.
     row_weights : str, optional
         The data by which rows count in the mean of an epoch.
+    flat : GraphPart, optional
+        The only part, where it has vectors in place of some of the state.
+    vectors : dict of str to Vector
+        These vectors by name.
+    precision : Precision, optional
+        The mixed precision of the steps, which is none of machine code.
     """
 
     parts: tuple[GraphPart, ...]
@@ -115,6 +121,14 @@ class GraphSource(StepSource):
     exchanges: Mapping[str, Callable[[Buffer], None]] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
     row_weights: str | None = None
+    flat: GraphPart | None = None
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    precision: Precision | None = None
+
+    @property
+    def is_translatable(self) -> bool:
+        """Whether its steps may be machine code."""
+        return self.precision is None and super().is_translatable
 
     @property
     def _held(self) -> Arrays:
@@ -155,20 +169,16 @@ class GraphSource(StepSource):
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> GraphSource:
         """The same training for batches of these shapes."""
         try:
-            return replace(self, parts=tuple([part.for_shapes(shapes) for part in self.parts]))
+            return replace(self, parts=tuple([part.for_shapes(shapes) for part in self.parts]),
+                           flat=self.flat and self.flat.for_shapes(shapes))
         except (GraphError, ModelError) as e:
             listed = ", ".join(f"{n} {shape}" for n, shape in shapes.items())
             raise DataError(f"The shapes of the inputs do not fit together: {listed}. {e}") from None
 
-    def for_rows(self, rows: int) -> GraphSource:
-        """The same training for batches of so many rows."""
-        sizes: dict[str, Any] = {n: v.shape[1:] for n, v in self.inputs.items() if v.shape}
-        return self.for_shapes({n: (rows, *shape) for n, shape in sizes.items()})
-
     def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:
         """The step of an epoch, which returns the loss alone."""
         assert self.loss is not None
-        (part,) = self.parts
+        (part,) = self.parts if self.flat is None or not flat else (self.flat,)
         step = self._count(part.compose(self.names, [self.loss]))
         outputs = {self.names.loss: step.outputs[self.loss], **{n: step.outputs[n] for n in step.state.values()}}
         return replace(step, outputs=outputs, kept=frozenset(self.kept))
@@ -181,10 +191,12 @@ class GraphSource(StepSource):
         """The step that reads the number of the batch from the runner."""
         if self.counter is None or self.counter not in step.inputs:
             return step
-        k = variable(self.names.iteration, np.int64, [])
         kept = {n: v for n, v in step.outputs.items() if n != self.names.new(self.counter)}
-        counted = rewrite(list(kept.values()), {step.inputs[self.counter]: k - 1})
         inputs = {n: v for n, v in step.inputs.items() if n != self.counter}
+        if not find_inputs(list(kept.values()), {self.counter: step.inputs[self.counter]}):
+            return replace(step, inputs=inputs, outputs=kept)
+        k = variable(self.names.iteration, np.int64, [])
+        counted = rewrite(list(kept.values()), {step.inputs[self.counter]: k - 1})
         outputs = dict(zip(kept, counted, strict=True))
         return replace(step, inputs={**inputs, **find_inputs(list(outputs.values()), {self.names.iteration: k})},
                        outputs=outputs)

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ortpartial.checks import to_number
+from ortpartial.exceptions import SettingError
 from ortpartial.runtime import Interrupt
 
-__all__ = ["interruptible"]
+__all__ = ["check_timeout", "interruptible"]
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Check a timeout, None or seconds; return it."""
+    if timeout is not None and to_number(timeout, above=0) is None:
+        raise SettingError(f"timeout is None or a number of seconds above 0, not {timeout!r}.")
+    return timeout
 
 
 @contextmanager

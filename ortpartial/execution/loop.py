@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpartial.annotations import Data, Record, State
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.learning import Meter
 from ortpartial.logs import logger
 
-from .fit_data import DataReader, FitData
+from .exchange import describe_arrays, describe_settings
+from .fit_data import DataReader, FitData, check_measurable, measure_rows
 from .interruption import interruptible
 from .mean import WeightedMean
 from .overrides import NO_OVERRIDES, Overrides
@@ -60,6 +62,8 @@ class Loop:
         Number of epochs trained.
     records : list of dict
         A record of each epoch. In place of its step size there may be what it follows from.
+    last_metrics : dict of str to float
+        The metrics that were computed last.
     place : Place
         Where the last fit is.
     began : float
@@ -87,6 +91,7 @@ class Loop:
         self.validation_losses: list[float] = []
         self.n_iter = 0
         self.records: list[Record] = []
+        self.last_metrics: dict[str, float] = {}
         self.door.reset(self.rng, self.settings)
 
     def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks | None = None,
@@ -103,7 +108,7 @@ class Loop:
         elif not self.settings.warm_start:
             self.reset()
         place.rows, place.start = len(data.rows), place.start if former else self.engine.iteration
-        is_first = data.batches is not None or self._begin(data.arrays)
+        is_first = data.batches is not None or self._begin(data.arrays, data.validation)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
         with Progress(self.read_progress, is_first) as progress, self._training(place, overrides), (
                 tasks or nullcontext()):
@@ -111,6 +116,8 @@ class Loop:
                 progress.go_on(place.epoch, self.settings.max_iter, place.batches, self.settings.verbose)
                 if tasks is not None:
                     tasks.begin_fit()
+            if self.settings.metrics:
+                check_measurable(self.door, self.settings, data)
             if divergence := self._train_epochs(data, progress, tasks):
                 progress.ending = "loss not finite"
                 self._report(divergence, 6)  # the caller of the optimizer's `fit`, which is decorated
@@ -135,13 +142,13 @@ class Loop:
             if divergence := train_epoch(data, place, told):
                 return divergence
             steps, place.epoch = self.engine.iteration - seen, place.epoch + 1
-            if data.validation is None or (
+            if (data.validation is None and not self.settings.metrics) or (
                     place.epoch != self.settings.max_iter and place.epoch % self.settings.validation_period):
                 self._record()
-                if data.validation is None and self.engine.controls:
-                    self.door.watch(self.train_losses[-1])
             else:
-                self._validate(data.validation)
+                self._validate(data)
+            if data.validation is None and self.engine.controls:
+                self.door.watch(self.train_losses[-1])
             progress.end_epoch(self.read_losses)
             if (told is not None or overrides.on_epoch_end is not None) and (by := self._end_epoch(told)):
                 progress.ending = f"stopped by {by}"
@@ -217,17 +224,33 @@ class Loop:
                 raise _Divergence(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
-    def _validate(self, batches: Iterable[Data]) -> None:
-        """Record the mean loss of validation data, and let a schedule see it."""
-        if self.overrides.validation_step is None:
-            result = self.door.validate(batches)
-        else:
-            result = _average(self.overrides.validation_step, self.door.read_batches(batches, with_target=False))
-        means = result if isinstance(result, Mapping) else {"loss": result}
-        loss = means.get("loss", next(iter(means.values()), 0.0))
-        self.validation_losses.append(loss)
-        self._record(**{f"validation_{n}": mean for n, mean in means.items()})
-        self.door.watch(loss)
+    def _validate(self, data: FitData) -> None:
+        """Record the mean loss of validation data and the metrics, and let a schedule see the loss."""
+        of_training, columns = measure_rows(self.door, self.settings, data), dict[str, float]()
+        self.last_metrics = of_training
+        if data.validation is not None:
+            result, metrics = self._measure_validation(data.validation)
+            means = result if isinstance(result, Mapping) else {"loss": result}
+            self.validation_losses.append(means.get("loss", next(iter(means.values()), 0.0)))
+            columns = {f"validation_{n}": mean for n, mean in means.items()}
+            self.last_metrics = {**{f"val_{n}": number for n, number in metrics.items()}, **of_training}
+        self._record(**columns, **self.last_metrics)
+        if data.validation is not None:
+            self.door.watch(self.validation_losses[-1])
+
+    def _measure_validation(self, batches: Iterable[Data]) -> tuple[float | Mapping[str, float], dict[str, float]]:
+        """The mean loss of validation data, or several numbers, and the metrics: in one pass, unless a user's class
+        computes the loss."""
+        metrics, step = self.settings.list_metrics("validation"), self.overrides.validation_step
+        meter = Meter(metrics) if metrics else None
+        if step is None:
+            return self.door.validate(batches, meter), meter.read() if meter is not None else {}
+        batches = batches if meter is None else list(batches)
+        result = _average(step, self.door.read_batches(batches, with_target=False))
+        if meter is None:
+            return result, {}
+        self.door.validate(batches, meter)
+        return result, meter.read()
 
     @contextmanager
     def _training(self, place: Place | None = None, overrides: Overrides | None = None) -> Iterator[None]:
@@ -251,14 +274,15 @@ class Loop:
         """The arrays that steps read, and their number of rows."""
         return self.door.to_arrays(X, y, sample_weight, self.settings.batch_size)
 
-    def _begin(self, data: Mapping[str, np.ndarray]) -> bool:
+    def _begin(self, data: Mapping[str, np.ndarray], validation: Iterable[Data] | None = None) -> bool:
         """Hand the rows to the engine, with the state of the first process; return whether this is the first."""
         self._start(data)
-        rows = len(next(iter(data.values()), ()))
-        first_rows, self.rng = self.engine.broadcast((rows, self.rng))
-        if first_rows != rows:
-            raise DataError(f"This process has {rows} rows, the first one {first_rows}; every process is given all "
-                            f"rows.")
+        if self.engine.is_distributed:
+            names = ("batch_size", "max_iter", "shuffle", "validation_every")
+            settings = {n: getattr(self.settings, n) for n in names}
+            facts = {**describe_settings(**settings), **describe_arrays(data)}
+            self.engine.check_same(facts | _describe_validation(validation))
+        self.rng = self.engine.broadcast(self.rng)
         self.engine.synchronize()
         return self.engine.is_first
 
@@ -386,12 +410,21 @@ class Loop:
     def read_losses(self) -> dict[str, float]:
         """The last losses, to be shown."""
         last = {"loss": self.train_losses[-1:], "validation": self.validation_losses[-1:]}
-        return {n: v[0] for n, v in last.items() if v}
+        return {**{n: v[0] for n, v in last.items() if v}, **self.last_metrics}
 
     def read_progress(self) -> tuple[int, float | None]:
         """The number of batches taken so far, and the mean loss of the epoch that runs; another thread asks."""
         mean = self._mean or self.engine.mean
         return self.engine.iteration, mean.value if mean.weight or mean.waiting else None
+
+
+def _describe_validation(batches: Iterable[Data] | None) -> dict[str, str]:
+    """Describe the data that validate, as far as they are arrays."""
+    facts = {"X_val": "missing" if batches is None else "given"}
+    if isinstance(batches, list):
+        for name, part in zip(("X_val", "y_val"), batches[0], strict=False):
+            facts |= describe_arrays(part if isinstance(part, Mapping) else {name: part})
+    return facts
 
 
 def _average(step: Callable[[Data], float | Mapping[str, float]], batches: Iterable[Data]) -> dict[str, float]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import DeadlineError, UntranslatableError
+from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
+from ortpartial.graph import Value, constant, state_refusal, variable
 from ortpartial.native import Field, NativeStep, compile_library, lay_out, translate
 
+from .call import Call
 from .epoch_engine import EpochEngine
 from .mean import WeightedMean
 from .runner import ProgramKey, is_symbolic
 from .shared_sessions import shared_sessions
-from .step import Shapes, StepSource
+from .step import Arrays, Shapes, Step, StepSource
 
 __all__ = ["NativeEngine", "write_step"]
 
@@ -25,6 +27,8 @@ __all__ = ["NativeEngine", "write_step"]
 _STEPS, _WORK = 2**15, 2**28
 #: Bytes that memory is aligned to, a line of the cache.
 _LINE = 64
+#: The loss of a step that returns none.
+_NO_LOSS = "//loss"
 
 
 def write_step(source: StepSource, weighting: bool | str = False, name: str = "step") -> NativeStep:
@@ -69,6 +73,8 @@ class NativeEngine(EpochEngine):
 
     name = "native"
     runs = (("step", ("model", "loss", "gradient", "update")),)
+    #: Whether single steps, which return all that they compute, are machine code as well.
+    compiles_calls = False
 
     def __init__(self, source: StepSource):
         super().__init__(source)
@@ -100,22 +106,35 @@ class NativeEngine(EpochEngine):
             return super()._open(key)
 
         def compile_step() -> tuple[NativeStep, ctypes.CDLL]:
-            try:
-                step = write_step(self._source_for(key.shapes), self.weighting)
-            except UntranslatableError as e:
-                raise UntranslatableError(f"{e} Train it with engine='auto', 'epoch' or 'step'.") from None
-            return step, compile_library(step.source, {f"{step.name}.h": step.header})
+            return _compile(lambda: write_step(self._source_for(key.shapes), self.weighting))
 
         return _NativeProgram(self, *shared_sessions.get(self.identity, (key, self.weighting), compile_step))
 
+    def _open_call(self, source: StepSource, shapes: Shapes) -> Call:
+        """A compiled step that returns all that it computes, or a graph for batches of any shape."""
+        if not self.compiles_calls or is_symbolic(shapes):
+            return super()._open_call(source, shapes)
+        parts = source.compose_parts()
+        if len(parts) != 1:
+            raise UntranslatableError(f"engine='native' takes a step of one part, and this one has {len(parts)}; leave "
+                                      f"it at 'auto'.")
+        return _NativeCall(self, parts[0], self._find_turn(parts))
 
-class _NativeProgram:
-    """The steps of an epoch in machine code, with memory of their own for weights and states."""
 
-    source: tuple[int, int] | None = None
+def _compile(write: Callable[[], NativeStep]) -> tuple[NativeStep, ctypes.CDLL]:
+    """A step as C, and the library of it."""
+    try:
+        step = write()
+    except UntranslatableError as e:
+        raise UntranslatableError(f"{e} Train it with engine='auto', 'epoch' or 'step'.") from None
+    return step, compile_library(step.source, {f"{step.name}.h": step.header})
+
+
+class _NativeMemory:
+    """The memory of a compiled step: weights, states and settings, and where its function is."""
 
     def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
-        self.engine, self.step, self.is_direct = engine, step, True
+        self.engine, self.step = engine, step
         self.state, self.memory = _allocate(step.state), _allocate(step.memory)
         given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
         self.given = _allocate_as(np.dtype(given, align=True))
@@ -123,12 +142,35 @@ class _NativeProgram:
         self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
         self._iteration = self.given["iteration"]
-        self._rows: list[np.ndarray] = []
-        self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
         train = library[f"{step.name}_train"]
-        train.restype, train.argtypes = None, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
+        train.restype, train.argtypes = ctypes.c_int32, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
         self._train = partial(train, self.state.ctypes.data, self.memory.ctypes.data)
         self._given_address = self.given.ctypes.data
+
+    def _take_steps(self, pointers: ctypes.Array[ctypes.c_void_p] | None, order: np.ndarray) -> np.ndarray:
+        """A step for each row of an order; the losses, or the refusal of a number."""
+        losses = np.empty(len(order), self.step.loss_dtype)
+        if code := self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data):
+            raise DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
+        return losses
+
+    def _check_time(self) -> None:
+        """Raise where the training was ended."""
+        options = self.engine.local.options
+        if options is not None and options.terminate:  # as onnxruntime ends a run by them
+            raise DeadlineError("The training was ended between two batches.")
+
+
+class _NativeProgram(_NativeMemory):
+    """The steps of an epoch in machine code, with memory of their own for weights and states."""
+
+    source: tuple[int, int] | None = None
+
+    def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
+        super().__init__(engine, step, library)
+        self.is_direct = True
+        self._rows: list[np.ndarray] = []
+        self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
         """Take the rows from these arrays from now on; which ones make a batch is said at each run."""
@@ -139,8 +181,7 @@ class _NativeProgram:
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         engine, order, pointers = self.engine, np.ascontiguousarray(batches, np.int64), self._pointers
-        if (options := engine.local.options) is not None and options.terminate:  # as onnxruntime ends a run by them
-            raise DeadlineError("The training was ended between two batches.")
+        self._check_time()
         if not self.is_direct:
             rows = [np.ascontiguousarray(a[order.ravel()], f.dtype)
                     for a, f in zip(self._rows, self.step.rows, strict=True)]
@@ -151,11 +192,55 @@ class _NativeProgram:
         self._iteration[0] = engine.iteration
         for name, array in self._further:
             array[...] = engine.given[name].array
-        losses = np.empty(len(order), self.step.loss_dtype)
-        self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data)
+        losses = self._take_steps(pointers, order)
         for name, array in self._fields:
             after[name].numpy()[...] = array
         return losses
+
+
+class _NativeCall(_NativeMemory):
+    """A step in machine code on the arrays of one batch, which returns all that it computes."""
+
+    def __init__(self, engine: NativeEngine, part: Step, turn: int):
+        self.turn = turn
+        results = {n: v for n, v in part.outputs.items() if n not in part.state.values()}
+        if unsized := [n for n, v in results.items() if not v.is_static]:
+            raise UntranslatableError(f"The shape of the result {unsized[0]!r} is not known before a step runs; leave "
+                                      f"engine at 'auto'.")
+        #: A result is a state that no step reads.
+        self._results = {f"{n}//result": n for n in results}
+        super().__init__(engine, *_compile(lambda: self._write(part, results)))
+
+    def _write(self, part: Step, results: Mapping[str, Value]) -> NativeStep:
+        """The step, whose inputs and settings are copied into its memory."""
+        inputs = {**part.inputs, **{key: variable(key, results[n].dtype, results[n].shape)
+                                    for key, n in self._results.items()}}
+        losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
+        outputs = {_NO_LOSS: constant(np.float32(0)), **part.outputs}
+        return translate(inputs, outputs, rows=(), state={**part.state, **self._results},
+                         loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration)
+
+    def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
+        """Take a step from this set of buffers to the next one; return copies of the results."""
+        engine, results = self.engine, self._results
+        self._check_time()
+        before, after = engine.sides[side], engine.sides[side ^ self.turn]
+        for name, array in self._fields:
+            if name not in results:
+                array[...] = before[name].array
+        self._iteration[0] = engine.iteration
+        for name, array in self._further:
+            array[...] = arrays[name] if name in arrays else self._find_given(side, name)
+        self._take_steps(_point_to([]), np.zeros(1, np.int64))
+        for name, array in self._fields:
+            if name not in results:
+                after[name].numpy()[...] = array
+        return {results[name]: array.copy() for name, array in self._fields if name in results}
+
+    def _find_given(self, side: int, name: str) -> np.ndarray:
+        """A setting, or state that this kind of step only reads."""
+        buffer = self.engine.given.get(name) or self.engine.sides[side][name]
+        return buffer.numpy()
 
 
 def _point_to(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:

@@ -19,9 +19,9 @@ __all__ = ["Program", "RunLocal", "bind", "directions"]
 
 def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Binding:
     """A binding of a session to those inputs that it reads, and to outputs."""
-    binding = session.binding()
+    binding, names = session.binding(), frozenset(session.inputs)
     for name, buffer in inputs.items():
-        if name in session.inputs:
+        if name in names:
             binding.bind_input(name, buffer)
     for name, buffer in outputs.items():
         binding.bind_output(name, buffer)

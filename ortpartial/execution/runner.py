@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,11 +15,11 @@ from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
 from ortpartial.runtime import Buffer, NodePlacement, Turn
 
-from .call import CallProgram
+from .call import Call, CallProgram
 from .mean import WeightedMean
 from .program import RunLocal
 from .shape_policy import ShapePolicy
-from .step import Arrays, Shapes, StepSource
+from .step import Arrays, Shapes, Step, StepSource
 
 __all__ = ["ProgramKey", "StepRunner", "is_symbolic"]
 
@@ -29,7 +30,7 @@ _PROGRAMS = 16
 class ProgramKey(NamedTuple):
     """Key of a program: its kind, the shapes of its batches, its thread."""
 
-    kind: str
+    kind: Hashable
     shapes: Shapes
     #: The thread that it belongs to, if any.
     thread: int | None = None
@@ -45,10 +46,16 @@ def is_symbolic(shapes: Shapes) -> bool:
     return False
 
 
+def _pair(first: dict[str, Buffer], second: dict[str, Buffer]) -> dict[str, tuple[Buffer, Buffer]]:
+    """Both buffers of each state."""
+    return {n: (buffer, second[n]) for n, buffer in first.items()}
+
+
 class StepRunner(ABC):
     """The weights and states of a training, and the loop over the batches of an epoch; each engine is one.
 
     Weights and states live in two sets of buffers: a step reads one and writes the other, then they change places.
+    Where some kinds of steps leave groups of state as they are, there is a set for each choice of a buffer a group.
 
     Parameters
     ----------
@@ -82,8 +89,13 @@ class StepRunner(ABC):
         sides = [{**{n: Buffer(allocate(a, order="C"), device) for n, a in first.items()},
                   **{n: Buffer(np.zeros(*z), device) for n, z in source.zeros.items()}}
                  for allocate in (np.array, np.empty_like)[: self.copies]]
-        self.sides = sides[0], sides[-1]
+        self.sides: Sequence[dict[str, Buffer]] = (sides[0], sides[-1])
         self._join_buffers()
+        #: By state of a group that some steps leave as it is, its bit of `side`; that of all other state is 1.
+        self._bits = {n: 2 << i for i, group in enumerate(source.state_groups) for n in group}
+        if self._bits:
+            self.sides = [{n: b[bool(i & self._bits.get(n, 1))] for n, b in _pair(*self.sides).items()}
+                          for i in range(2 << len(source.state_groups))]
         self.side = 0
         self._checked = source.checked
         names = source.names
@@ -100,6 +112,8 @@ class StepRunner(ABC):
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
         self._policy = ShapePolicy()
+        #: Those of further kinds of steps.
+        self._policies: defaultdict[Hashable, ShapePolicy] = defaultdict(ShapePolicy)
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
         self._row_shapes: list[tuple[str, tuple[int, ...]]] = []
@@ -130,6 +144,9 @@ class StepRunner(ABC):
     def broadcast(self, value: Same) -> Same:
         """The value that the first process has."""
         return value
+
+    def check_same(self, facts: Mapping[str, str]) -> None:  # noqa: B027 - a single process has nothing to compare
+        """Check that all processes train the same, and have the same facts."""
 
     def synchronize(self) -> None:  # noqa: B027 - a single process has nothing to take over
         """Take over weights, states and iteration of the first process."""
@@ -283,13 +300,18 @@ class StepRunner(ABC):
             self._train(order[order.size - rest :][None], self._choose_shapes(1, rest), mean, 1)
         return mean.total / mean.weight if mean.weight and not mean.waiting else mean.value
 
-    def step(self, feeds: Arrays) -> dict[str, np.ndarray]:
+    def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None
+             ) -> dict[str, np.ndarray]:
         """Take a step on a batch.
 
         Parameters
         ----------
         feeds : dict of str to numpy.ndarray
             The data, by the names that a step reads, in the order of the inputs of the source.
+        kind : hashable, optional
+            The kind of step, where the source has several.
+        check : callable, optional
+            Called with what the step returns; if it raises, the step was not taken.
 
         Returns
         -------
@@ -297,24 +319,36 @@ class StepRunner(ABC):
             All that the step returns.
         """
         self.k.numpy()[...] = self.iteration + 1
-        outputs = self._call_program(feeds)(self.side, feeds)
-        self.side ^= 1
+        program = self._call_program(feeds, kind)
+        outputs = program(self.side, feeds)
+        if check is not None:
+            check(outputs)
+        self.side ^= program.turn  # With no call between them, for Ctrl-C to come in.
         self.iteration += 1
         return outputs
 
-    def _call_program(self, feeds: Arrays) -> CallProgram:
+    def _call_program(self, feeds: Arrays, kind: Hashable) -> Call:
         """The program of a batch of these shapes, which returns all that a step does."""
         shapes = tuple([(n, a.shape) for n, a in feeds.items()])
-        if not self._policy.choose(shapes, 1, lambda: self._source_for(shapes).count_bytes()):
+        policy = self._policy if kind is None else self._policies[kind]
+        if not policy.choose(shapes, 1, lambda: self._source_for(shapes).count_bytes()):
             shapes = tuple([(n, (-1,) * len(shape)) for n, shape in shapes])
-        key = ProgramKey("call", shapes, None, self._symbolic_source(shapes)[1] if is_symbolic(shapes) else None)
-        if key not in self._programs:
+        key = ("call", kind), shapes, None, self._symbolic_source(shapes)[1] if is_symbolic(shapes) else None
+        if key not in self._programs:  # as in `_program`
             self._make_room()
-            source = self._source_for(shapes)
-            self._programs[key] = CallProgram(
-                source.compose_parts(), self.sides, self.given, device=source.device, threads=source.threads(),
-                local=self.local, exchanges=source.exchanges)
-        return self._programs[key]
+            self._programs[ProgramKey(*key)] = self._open_call(self._source_for(shapes).for_kind(kind), shapes)
+        program: Call = self._programs[key]  # type: ignore[index]
+        return program
+
+    def _open_call(self, source: StepSource, shapes: Shapes) -> Call:
+        """A new program for batches of these shapes, which returns all that a step does."""
+        parts = source.compose_parts()
+        return CallProgram(parts, self.sides, self.given, device=source.device, threads=source.threads(),
+                           local=self.local, exchanges=source.exchanges, turn=self._find_turn(parts))
+
+    def _find_turn(self, parts: Sequence[Step]) -> int:
+        """The bits of the groups that a step changes."""
+        return sum({self._bits.get(n, 1) for part in parts for n in part.state}) if self._bits else 1
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
@@ -387,7 +421,7 @@ class StepRunner(ABC):
 
     def _make_room(self) -> None:
         """Drop programs for single shapes of former trainings, where there are many."""
-        current = self._policy.chosen.keys() | self._policy.counts.keys()
+        current = {s for p in (self._policy, *self._policies.values()) for s in (*p.chosen, *p.counts)}
         for key in [k for k in self._programs if not is_symbolic(k.shapes) and k.shapes not in current]:
             if len(self._programs) >= _PROGRAMS:
                 del self._programs[key]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
 from ortpartial.native import compile_library, estimate_cost, find_compiler
 from ortpartial.runtime import Device
@@ -10,9 +12,11 @@ from .cuda_graph_engine import CudaGraphEngine
 from .epoch_engine import EpochEngine
 from .native_engine import NativeEngine, write_step
 from .runner import StepRunner
+from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "register_engine", "select_for_device", "select_for_fit", "select_for_length"]
+__all__ = ["MANY_STEPS", "register_engine", "select_for_device", "select_for_fit", "select_for_length",
+           "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 5000
@@ -93,6 +97,40 @@ def select_for_device(engine: str, device: str | Device) -> tuple[type[StepRunne
     if engine == "auto" and not where.is_cpu:
         return CudaGraphEngine, "the device records a step once, and replays it without the host (experimental)"
     return selected
+
+
+def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) -> tuple[type[StepRunner], str]:
+    """The engine of a name where single steps are taken, and the reason for it.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, or the name of an engine.
+    source : StepSource
+        Composes the steps.
+    engines : collection of str
+        The names that make sense there.
+
+    Returns
+    -------
+    tuple of type and str
+
+    Raises
+    ------
+    SettingError
+        The name is not among these, or the engine cannot take the steps of the source.
+    """
+    if engine == "auto":
+        return StepEngine, "one graph takes a step that is asked for"
+    if engine not in engines:
+        *names, last = map(repr, engines)
+        raise SettingError(f"engine={engine!r} takes no single steps; leave it at 'auto', or choose "
+                           f"{', '.join(names)} or {last}.")
+    kind, reason = select_for_device(engine, source.device)
+    if engine == "native" and source.exchanges:
+        raise SettingError("engine='native' takes a step in one call, and exchanges come between its parts; leave it "
+                           "at 'auto'.")
+    return (kind, reason) if kind.name == engine else (StepEngine, reason)
 
 
 def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[StepRunner], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -11,8 +11,9 @@ from types import MappingProxyType
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.annotations import Settings
 from ortpartial.graph import Value, build, variable
-from ortpartial.runtime import Buffer, Device
+from ortpartial.runtime import Buffer, Device, Session
 
 from .names import StepNames
 from .vectors import Vector
@@ -86,6 +87,11 @@ class Step:
         """The step as a model; see `build` for `apart`."""
         return build(self.inputs, self.outputs, name="step", apart=apart)
 
+    def open(self, device: str | Device, threads: int | None) -> Session:
+        """The step, compiled."""
+        apart: dict[str, np.ndarray] = {}
+        return Session(self.build(apart), device=device, threads=threads, arrays=apart)
+
 
 class StepSource(ABC):
     """Source of a runner's steps: composes the step of a training for batches of any or of given shapes.
@@ -101,6 +107,8 @@ class StepSource(ABC):
     loss: str | None = None
     #: By state, what is called with its new value before the next part of a step reads it.
     exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
+    #: Vectors of state that `compose` reads and writes as one where it is asked for, by name.
+    vectors: Mapping[str, Vector] = MappingProxyType({})
     #: Number of batches of an update of the weights.
     accumulate: int = 1
     #: Number of the update after which averages began.
@@ -149,11 +157,6 @@ class StepSource(ABC):
         return [*self.first, *self.zeros]
 
     @property
-    def vectors(self) -> Mapping[str, Vector]:
-        """Vectors of state that `compose` reads and writes as one where it is asked for, by name."""
-        return {}
-
-    @property
     def averages(self) -> Mapping[str, str]:
         """By weight, the state that is its average."""
         return {}
@@ -162,9 +165,10 @@ class StepSource(ABC):
     def for_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> StepSource:
         """The same training for batches of these shapes."""
 
-    @abstractmethod
     def for_rows(self, rows: int) -> StepSource:
         """The same training for batches of so many rows."""
+        sizes: Settings = {n: (rows, *v.shape[1:]) for n, v in self.inputs.items() if v.shape}
+        return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> StepSource:
         """The same training for data of these names, of shapes like those of a first batch."""
@@ -187,6 +191,15 @@ class StepSource(ABC):
         -------
         Step
         """
+
+    @property
+    def state_groups(self) -> Sequence[Collection[str]]:
+        """Groups of state that some kinds of steps leave as they are; all other state is a group by itself."""
+        return ()
+
+    def for_kind(self, kind: Hashable) -> StepSource:
+        """The same training with another kind of step, where there are several."""
+        return self
 
     def compose_parts(self) -> Sequence[Step]:
         """The step with all that it returns, in parts that run in turn."""

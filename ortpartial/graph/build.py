@@ -12,6 +12,7 @@ from ortpartial.exceptions import GraphError
 
 from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
+from .refusals import REFUSING, describe_refusal
 from .schemas import OPSET
 from .traits import RANDOM
 from .values import Node, Subgraph, Value, topological
@@ -342,6 +343,8 @@ class _Graph:
             self._emit_bodies(node, proto)
         if node.op_type in ("StopGradient", "StraightThrough"):
             write_gradient_change(proto)
+        if node.op_type in REFUSING:
+            proto.doc_string = describe_refusal(node)  # which errors of onnxruntime do not say
         self.nodes.append(proto)
         self.shared.version[proto.domain] = max(self.shared.version.get(proto.domain, 1), node.schema.since_version)
 

@@ -80,6 +80,8 @@ def loop(function: Formula, trips: ArrayLike, *init: ArrayLike, going: ArrayLike
     def write_body(carried: Sequence[Value]) -> Subgraph:
         return Subgraph.of(body, *body_inputs("Loop", [None, None, *carried], {}))
 
+    if not start and going is None:
+        going = constant(True)  # A Loop has two inputs at least.
     return op.Loop(trips, going, *start, body=widen_body(write_body, start))
 
 

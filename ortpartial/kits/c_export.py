@@ -53,6 +53,9 @@ def export_c(
     constant arrays; a program that takes a few steps and compares the losses with those that are computed here, with a
     Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
 
+    The function of a step returns 0, or the code of an index or a label that is out of range, and then leaves the state
+    as it was; ``<name>_refusal`` is the code in words.
+
     Parameters
     ----------
     training : optimizer, onnx.ModelProto, bytes or path
@@ -173,6 +176,9 @@ def _check_name(name: str) -> None:
 def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     """The model of a training, with one entry of training information."""
     if hasattr(training, "get_training_onnx"):
+        for setting in ("precision", "checkpointing"):
+            if value := getattr(training, setting, None):
+                raise SettingError(f"{setting}={value!r} is not written in C; set it to None first.")
         # Not "lowered": a gradient that is written for any batch has sizes that are found when it runs.
         return to_training_info(training, init="model", weighted=weighted)
     if weighted:
@@ -206,7 +212,8 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
     inputs = {**step.inputs, **{n: before for n, (_, before, _) in step.state.items()}}
     outputs = {loss: step.outputs[loss], **{new: after for new, _, after in step.state.values()}}
     state = {n: new for n, (new, *_) in step.state.items()}
-    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name), loss
+    return translate(inputs, outputs, rows=list(step.inputs), state=state, loss=loss, name=name,
+                     ranges={n: r for n, r in session.ranges.items() if n in inputs}), loss
 
 
 def _train(

@@ -85,7 +85,7 @@ def write_check(
         "#include <math.h>", "#include <stdint.h>", "",
         f"#define {n.upper()}_CHECK_STEPS {len(batches)}", "", *tables, ""])
     rows = [f"        batch.{f.c_name} = {n}_check_{f.c_name} + step * {step.batch * f.size};" for f in step.rows]
-    main = _read("main.c").substitute(name=n, upper=n.upper(), rows="\n".join(rows))
+    main = _read("main.c").substitute(name=n, upper=n.upper(), rows="\n".join(rows), loss=C_TYPES[step.loss_dtype])
     return {f"{n}_check.h": header, "main.c": main, "Makefile": _read("Makefile").substitute(name=n)}
 
 
@@ -110,7 +110,8 @@ def write_page(step: NativeStep) -> str:
         name=n, batch=step.batch, state_bytes=f"{state_bytes:,}", memory_bytes=f"{step.memory_bytes:,}",
         row_bytes=f"{sum(f.size * f.dtype.itemsize for f in step.rows) * step.batch:,}",
         rows="\n".join(rows), state="\n".join(state), feed=feed, first=step.state[0].c_name,
-        loss=C_TYPES[step.loss_dtype])
+        loss=C_TYPES[step.loss_dtype], refusals="of which this step has none" if not step.refusals else
+        "an index or a label that is out of range")
 
 
 def _quote(name: str) -> str:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto, load_model_from_string
 
+from ortpartial.annotations import Entries, State
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.graph import build, to_dtype
-from ortpartial.model import load, match_names, read_regular, read_tensors, replace_file
-from ortpartial.runtime import DeviceName, Session, runtime_version
+from ortpartial.execution import Stepper
+from ortpartial.graph import to_dtype
+from ortpartial.model import match_names, read_regular, read_tensors, replace_file
+from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
 from .checks import check_mapping, to_array
 from .manifest import Manifest, read_manifest
 from .order import draw_order
 from .state_file import pack_state, read_state
+from .step_source import KitSource
 
 __all__ = ["TrainingKit", "run_kit"]
+
+#: The engines that take single steps.
+_ENGINES = ("step", "native")
 
 
 class TrainingKit:
@@ -33,20 +40,30 @@ class TrainingKit:
         The kit.
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
+    engine : str
+        ``"auto"`` or ``"step"``: the graphs of the kit. ``"native"``: machine code, which a C compiler makes of them
+        for the sizes of batches that come often; an operator that cannot be written in C is an error.
 
     Attributes
     ----------
     manifest : Manifest
         What the kit holds.
     state : dict of str to numpy.ndarray
-        Weights, running statistics, optimizer states and counters, as they are now.
+        Weights, running statistics, optimizer states and counters, as they are now. The next step goes on from what is
+        written to them.
     steps_taken : int
         The number of steps since the kit was exported.
+    engine_, engine_reason_ : str
+        The engine, and why it was chosen.
 
     Raises
     ------
     ModelError
         The folder holds no kit, a damaged one or one of a newer version, or onnxruntime lacks an operator.
+    DeviceError
+        The device is unknown or missing.
+    SettingError
+        The engine takes no single steps.
     OSError
         A file cannot be read.
 
@@ -64,11 +81,71 @@ class TrainingKit:
     ([[1.0]], 1)
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu"):
-        self.folder, self._device = Path(folder), device
-        self.manifest = read_manifest(self.folder)
-        self.state, self.steps_taken = read_state(self.folder / Manifest.STATE, self.manifest.state)
-        self._sessions: dict[str, Session] = {}
+    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        state, steps_taken = read_state(folder / Manifest.STATE, manifest.state)
+        is_loaded = engine not in ("auto", "step")
+        self._open(KitSource(folder, manifest, state, Device.parse(device), is_loaded), engine, steps_taken)
+
+    def _open(self, source: KitSource, engine: str, steps_taken: int) -> None:
+        """Start with the state of a source."""
+        self._source, self._engine = source, engine
+        self.folder, self.manifest = source.folder, source.manifest
+        self._steps = Stepper(source, engine, _ENGINES, None)
+        self._steps.engine.iteration = steps_taken
+        #: The state as it was asked for since the last step, which the caller may have changed.
+        self._shown: dict[str, np.ndarray] | None = None
+
+    def __getstate__(self) -> State:
+        source = replace(self._source, stored=self.state, sessions={})  # Files are opened again.
+        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken}
+
+    def __setstate__(self, state: Entries) -> None:
+        self._open(**state)
+
+    @property
+    def steps_taken(self) -> int:
+        """The number of steps since the kit was exported."""
+        return self._steps.engine.iteration
+
+    @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._steps.engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it was chosen."""
+        return self._steps.engine.reason
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """The state by name, in arrays that no step changes; the next one takes over what is written to them."""
+        if self._shown is None:
+            self._shown = {t.name: self._steps.engine.get(t.name) for t in self.manifest.state}
+        return self._shown
+
+    @state.setter
+    def state(self, arrays: dict[str, np.ndarray]) -> None:
+        self._shown = arrays
+
+    def _take_over(self) -> None:
+        """Let the steps go on from what the caller has made of the state."""
+        if (shown := self._shown) is None:
+            return
+        self._check_state(shown)
+        for t in self.manifest.state:
+            self._steps.engine.set(t.name, shown[t.name])
+        self._shown = None
+
+    def _check_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse a state of other dtypes or shapes."""
+        for t in self.manifest.state:
+            a = np.asarray(arrays.get(t.name))
+            if (a.dtype.name, a.shape) != (t.dtype, t.shape):
+                raise ModelError(f"The state {t.name!r} is {a.dtype.name} {list(a.shape)}, where {t.dtype} "
+                                 f"{list(t.shape)} is expected.")
 
     def step(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """Train on a batch.
@@ -95,7 +172,7 @@ class TrainingKit:
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
-        return self._step(arrays, self._open(rows))
+        return self._step(arrays, self.manifest.find_step(rows))
 
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
@@ -132,7 +209,8 @@ class TrainingKit:
         """
         size = self.manifest.batch_size if batch_size is None else check_count("batch_size", batch_size)
         steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
-        session = self._open(size)
+        file = self.manifest.find_step(size)
+        self._source.open(file)
         arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
         rows = next(len(a) for a in arrays.values())
         if rows < size:
@@ -143,7 +221,7 @@ class TrainingKit:
             if current != epoch:
                 epoch, order = current, draw_order(seed, current, rows)
             batch = order[place * size : (place + 1) * size]
-            outputs = self._step({n: a[batch] for n, a in arrays.items()}, session)
+            outputs = self._step({n: a[batch] for n, a in arrays.items()}, file)
             losses[i] = next(iter(outputs.values()))
             if on_step is not None:
                 on_step(self.steps_taken, float(losses[i]))
@@ -185,30 +263,9 @@ class TrainingKit:
         OSError
             It cannot be written; the former one remains.
         """
-        for t in self.manifest.state:
-            a = np.asarray(self.state.get(t.name))
-            if (a.dtype.name, a.shape) != (t.dtype, t.shape):
-                raise ModelError(f"The state {t.name!r} is {a.dtype.name} {list(a.shape)}, where {t.dtype} "
-                                 f"{list(t.shape)} is expected.")
+        self._check_state(self.state)
         with replace_file(self.folder / Manifest.STATE) as file:
             file.write(pack_state(self.state, self.steps_taken))
-
-    def _open(self, rows: int) -> Session:
-        """The session of the step for batches of so many rows."""
-        file = self.manifest.find_step(rows)
-        if file not in self._sessions:
-            try:
-                step = load(read_regular(self.folder / file))  # With its guards: it may be of a stranger.
-                session = Session(build(step.inputs, step.outputs), device=self._device)
-            except ModelError as e:
-                runtime = f"onnxruntime {runtime_version()}"
-                reason = str(e).removeprefix(f"{runtime} does not load the graph: ")
-                raise ModelError(f"{runtime} cannot run {file}: {reason}") from None
-            if session.inputs != [*(t.name for t in self.manifest.inputs), *self.state] or len(session.outputs) != len(
-                    self.manifest.outputs) + len(self.state):
-                raise ModelError(f"{file} is damaged: its inputs and outputs are not those of kit.json.")
-            self._sessions[file] = session
-        return self._sessions[file]
 
     def _check(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
         """The inputs as arrays, in the order of bindings, each with as many rows."""
@@ -226,18 +283,18 @@ class TrainingKit:
                             f"{', '.join(f'{n!r} has {size}' for n, size in rows.items())}.")
         return arrays
 
-    def _step(self, arrays: Mapping[str, np.ndarray], session: Session) -> dict[str, np.ndarray]:
+    def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
         """Run a step on a batch that was checked."""
-        feeds = dict(zip(session.inputs, [*arrays.values(), *self.state.values()], strict=True))
-        results = list(session.run(feeds).values())
-        returned = len(self.manifest.outputs)
-        outputs = {t.name: a for t, a in zip(self.manifest.outputs, results[:returned], strict=True)}
-        if not np.isfinite(results[0]):
-            raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a smaller "
-                                   f"step size, or the data hold numbers that are none.")
-        state = dict(zip(self.state, results[returned:], strict=True))
-        self.state, self.steps_taken = state, self.steps_taken + 1  # With no call between them, for Ctrl-C to come in.
-        return outputs
+        names = self._source.open(file).outputs[: len(self.manifest.outputs)]
+
+        def check_loss(outputs: Mapping[str, np.ndarray]) -> None:
+            if not np.isfinite(outputs[names[0]]):
+                raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a "
+                                       f"smaller step size, or the data hold numbers that are none.")
+
+        self._take_over()
+        outputs = self._steps.step(arrays, file, check_loss)
+        return {t.name: outputs[n] for t, n in zip(self.manifest.outputs, names, strict=True)}
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{t.name} {t.dtype}[{', '.join(map(str, t.shape))}]" for t in self.manifest.inputs)
@@ -247,7 +304,8 @@ class TrainingKit:
 
 
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
-            batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu") -> np.ndarray:
+            batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
+            engine: str = "auto") -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
     Parameters
@@ -260,6 +318,8 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
         Whether to write the state into the kit.
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
+    engine : str
+        As for `TrainingKit`.
 
     Returns
     -------
@@ -283,7 +343,7 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
     >>> TrainingKit("twice_kit").steps_taken
     3
     """
-    kit = TrainingKit(folder, device=device)
+    kit = TrainingKit(folder, device=device, engine=engine)
     try:
         losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
     except KeyboardInterrupt:

@@ -15,18 +15,20 @@ from .last_activation import find_last_activation, is_normalization
 from .layerwise_decay import LayerwiseDecay
 from .layerwise_rates import *
 from .losses import *
+from .metrics import Metric, check_metrics, resolve_metric
 from .momentum_rates import *
 from .optimizers import *
 from .penalties import *
 from .piece import *
+from .predictions import Meter, Prediction, guess_loss
 from .schedules import *
 from .update import count_from, decay, descend, drop_flushes, share_flushes
 from .validation import check_integer
 
-__all__ = ["FormerAttributes", "FunctionLearningLoss", "GradientClipping", "LayerwiseDecay", "NamedSettings",
-           "RowCosts", "accept_former_names", "check_integer", "check_keywords", "count_from", "decay", "descend",
-           "describe_unknown", "draw_weights", "drop_flushes", "find_last_activation", "fingerprint",
-           "glorot_bounds", "is_normalization", "list_attributes", "list_held", "refuse_former_names",
-           "resolve_clipping", "share_flushes", "suggest"]
+__all__ = ["FormerAttributes", "FunctionLearningLoss", "GradientClipping", "LayerwiseDecay", "Meter", "Metric",
+           "NamedSettings", "Prediction", "RowCosts", "accept_former_names", "check_integer", "check_keywords",
+           "check_metrics", "count_from", "decay", "descend", "describe_unknown", "draw_weights", "drop_flushes",
+           "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss", "is_normalization", "list_attributes",
+           "list_held", "refuse_former_names", "resolve_clipping", "resolve_metric", "share_flushes", "suggest"]
 __all__ += [*averaging.__all__, *base.__all__, *losses.__all__, *optimizers.__all__, *penalties.__all__,
             *piece.__all__, *schedules.__all__]

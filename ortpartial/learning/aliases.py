@@ -36,6 +36,8 @@ CHOICES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("momentum", "sgdmomentum"), "LearningRateSGDNesterov(nesterov=False)"),
         **dict.fromkeys(("nag", "sgdn", "nesterovmomentum"), "'SGDNesterov'"),
         **dict.fromkeys(("gd", "gradientdescent", "constant"), "'SGD'"),
+        **{name: f"LearningRateSGD(0.01, schedule={name!r})" for name in ("invscaling", "optimal")},
+        "adaptive": "LearningRateSGD(0.01, schedule='plateau')",
         "rms": "'RMSProp'", "sgdw": "LearningRateSGD(weight_decay=0.01)", "fusedlamb": "'LAMB'",
         **dict.fromkeys(("adamwtorch", "adamwhf", "fusedadam"), "'AdamW'"),
     },

@@ -15,7 +15,7 @@ from .piece import Piece, replace_settings
 from .update import count_from, decay
 from .validation import check_integer, check_number, resolve_piece
 
-__all__ = ["ExponentialAverage", "StochasticWeightAverage", "WeightAverage", "resolve_averaging"]
+__all__ = ["ExponentialAverage", "StochasticWeightAverage", "WeightAverage", "check_average", "resolve_averaging"]
 
 
 class WeightAverage(Piece):
@@ -178,3 +178,23 @@ def resolve_averaging(averaging: WeightAverage | type[WeightAverage] | str | Non
     ExponentialAverage(decay=0.999)
     """
     return None if averaging is None else resolve_piece(WeightAverage, averaging, _NAMES)
+
+
+def check_average(use_average: bool, averaging: WeightAverage | None) -> None:
+    """Check that there is an average where one is to be used.
+
+    Parameters
+    ----------
+    use_average : bool
+        Whether predictions use averages.
+    averaging : WeightAverage or None
+        The averaging of the training.
+
+    Raises
+    ------
+    SettingError
+        There is none.
+    """
+    if use_average and averaging is None:
+        raise SettingError("use_average=True takes the averages of the weights, and averaging is None; set it to "
+                           "'ema' or 'swa' before the training.")

@@ -282,6 +282,20 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         return None
 
+    def class_scores(self, y: np.ndarray) -> np.ndarray | None:
+        """The scores of classes, along the last axis behind those of the labels; None where each score has a label.
+
+        Parameters
+        ----------
+        y : numpy.ndarray
+            A prediction.
+
+        Returns
+        -------
+        numpy.ndarray or None
+        """
+        return None
+
     def build_onnx_function(
         self, *, dtype: DTypeLike = "float32", shape: Shape, weighted: bool | str = True
     ) -> ModelProto:

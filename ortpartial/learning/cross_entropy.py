@@ -396,6 +396,9 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
     def labels(self, y: np.ndarray) -> np.ndarray:
         return y.argmax(axis=self.axis)
 
+    def class_scores(self, y: np.ndarray) -> np.ndarray:
+        return np.moveaxis(y, self.axis, -1)
+
 
 @dataclass(frozen=True)
 class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):

@@ -123,6 +123,9 @@ class NextTokenLearningLoss(BaseLearningLoss):
         labels = y.argmax(axis=-1)
         return np.concatenate([np.full_like(labels[..., :1], self._padding), labels[..., :-1]], axis=-1)
 
+    def class_scores(self, y: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.zeros_like(y[:, :1]), y[:, :-1]], axis=1)
+
 
 def _delay(costs: Value) -> Value:
     """What belongs to the next token at that token, and 0 at the first one."""

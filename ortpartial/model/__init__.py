@@ -21,6 +21,7 @@ from .prune import prune_outputs
 from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
 from .regular_file import open_regular, read_regular
+from .run_time_guards import guard_bound
 from .safetensors import read_tensors, write_tensors
 from .scopes import read_scope
 from .specialize import specialize
@@ -38,8 +39,8 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml",
            "count_modules", "declare", "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate",
            "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices", "find_libraries",
-           "format_bytes", "format_flops", "index_ranges", "infer_ties", "is_base", "is_cache", "is_generated_name",
-           "is_misplaced", "is_misread", "is_quantized", "list_folded_norms", "list_preprocessing",
+           "format_bytes", "format_flops", "guard_bound", "index_ranges", "infer_ties", "is_base", "is_cache",
+           "is_generated_name", "is_misplaced", "is_misread", "is_quantized", "list_folded_norms", "list_preprocessing",
            "list_program_constants", "load", "mark_straight_through", "match_names", "note_adapter", "note_torch",
            "offload_weights", "open_regular", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
            "read_ml_weights", "read_regular", "read_scope", "read_tensors", "read_torch", "register_expansion",

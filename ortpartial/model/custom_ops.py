@@ -36,7 +36,7 @@ def is_opaque(node: NodeProto) -> bool:
 
     Examples
     --------
-    >>> is_opaque(NodeProto(op_type="Inverse", domain="com.microsoft"))
+    >>> is_opaque(NodeProto(op_type="SampleOp", domain="com.microsoft"))
     True
     """
     if node.domain in ONNX_DOMAINS:

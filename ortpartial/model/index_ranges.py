@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import LABEL_LOSSES, Node, Value, topological
+from ortpartial.graph import LABEL_LOSSES, Bound, Node, Value, topological
 
 from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
@@ -32,6 +32,11 @@ class Range:
     high: int
     ignored: int | None
     node: str
+
+    @property
+    def bound(self) -> Bound:
+        """The range, as that of an operator."""
+        return Bound(0, {"labels": "a label", "indices": "an index"}[self.what], ((self.low, self.high),), self.ignored)
 
 
 def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dict[str, Range]:

@@ -132,6 +132,8 @@ def check_graph(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
         node.domain = "opaque"  # of which the checker knows nothing
     bare.opset_import.add(domain="opaque", version=1)
     for v in [*bare.graph.input, *bare.graph.output]:
+        if v.type.WhichOneof("value") is None:  # So skl2onnx 1.20.0 cuts a model, and onnxruntime reads it.
+            v.type.tensor_type.elem_type = TensorProto.FLOAT
         if v.type.HasField("tensor_type"):
             v.type.tensor_type.shape.SetInParent()  # The checker asks for a shape, and we do not.
     try:

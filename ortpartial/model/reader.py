@@ -29,6 +29,7 @@ from ortpartial.graph import (
     describe_opaque,
     is_gradient_stop,
     make_node,
+    name_node,
     schema_of,
     widen_body,
 )
@@ -297,7 +298,7 @@ def _check_closed(node: NodeProto, where: str) -> None:
 
 def _guard(node: NodeProto, inputs: Sequence[Value | None], attributes: Attributes) -> list[Value | None]:
     """The inputs of a node, guarded against numbers that would crash the process."""
-    name = node.name or f"{node.op_type} of {node.output[0]!r}"
+    name = name_node(node.name, node.op_type, node.output[0])
     with _naming_misfits(node):
         return guard_inputs(_name_operator(node), inputs, attributes, name)
 

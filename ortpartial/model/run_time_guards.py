@@ -1,7 +1,8 @@
 """Run-time guards: numbers that are only known when a graph runs, and would crash or hang onnxruntime, end in an error.
 
-A guard is a Gather from a table of one element, by the index 0, or 1 where a number would crash. onnxruntime checks the
-index, and its error has the name of the Gather, which hence says what is wrong.
+A guard is a Gather from a table of one element, by the index 0, or another one where a number would crash. Every engine
+checks the index, and its error has the name of the Gather, which hence says what is wrong; where the name ends with a
+colon, the index is the number itself, shifted.
 """
 
 from __future__ import annotations
@@ -14,13 +15,32 @@ from onnx import TensorProto
 
 from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import OPSET, Subgraph, Value, build, constant, make_node, op, schema_of, topological
+from ortpartial.graph import (
+    GUARD,
+    LEAST_GUARDED,
+    OPSET,
+    SHIFT,
+    Bound,
+    Node,
+    Subgraph,
+    Value,
+    build,
+    constant,
+    describe_bound,
+    find_bound,
+    make_node,
+    name_node,
+    op,
+    schema_of,
+    state_refusal,
+    topological,
+)
 
 from .crash_guards import count_classes, find_source
 from .folding import evaluate
 from .validation import LARGEST_INT32, LARGEST_WINDOW
 
-__all__ = ["guard_inputs"]
+__all__ = ["guard_bound", "guard_inputs"]
 
 #: An input, where its numbers would crash, and what is wrong with them then.
 Guard = tuple[int, Value, str]
@@ -69,11 +89,38 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
         if (known := _evaluate(bad)) is None:
             guarded[i] = guarded[i] + _fail_where(bad, guarded[i], f"{name} {problem}")
         elif known.any():
-            raise ModelError(f"{name} {problem}.")
+            raise ModelError(state_refusal(f"{name} {problem}"))
     if op_type == "MaxUnpool":
         # onnxruntime 1.19.2 dies of indices whose rank it does not infer, as behind an operator that is a function.
         places = guarded[1]
         guarded[1] = op.Reshape(places, [0] * places.rank).stated(places.shape)
+    return guarded
+
+
+def guard_bound(node: Node, inputs: Sequence[Value | None]) -> list[Value | None]:
+    """The inputs of a node with a guard for what onnxruntime's kernel checks itself, for engines without its kernels.
+
+    Parameters
+    ----------
+    node : Node
+        A node.
+    inputs : sequence of Value or None
+        Its inputs.
+
+    Returns
+    -------
+    list of Value or None
+    """
+    guarded, bound = list(inputs), find_bound(node)
+    v = None if bound is None else guarded[bound.position]
+    if bound is None or v is None or bound.ranges is None or len(bound.ranges) != 1 or v.array is not None:
+        return guarded
+    (low, high), = bound.ranges
+    bad = op.Or(v < constant(low, v.dtype), constant(high, v.dtype) < v)
+    if bound.ignored is not None:
+        bad = op.And(bad, op.Not(op.Equal(v, constant(bound.ignored, v.dtype))))
+    where = name_node(node.name, node.op_type, node.outputs[0].hint)
+    guarded[bound.position] = v + _fail_where(bad, v, describe_bound(where, bound))
     return guarded
 
 
@@ -94,10 +141,14 @@ def _evaluate(bad: Value) -> np.ndarray | None:
 
 
 def _fail_where(bad: Value, like: Value, name: str) -> Value:
-    """Zeros of the dtype of `like`; an error of onnxruntime that has this name where a condition holds."""
+    """Zeros of the dtype of `like`; an error of the engine that has this name where a condition holds."""
     gather = schema_of("Gather", "", OPSET)
     zeros = constant(np.zeros(1, like.dtype))
-    return make_node(gather, [zeros, op.Cast(bad, to=TensorProto.INT64)], {}, name=name).outputs[0]
+    index = op.Cast(bad, to=TensorProto.INT64)
+    if name.endswith(":"):
+        number = like if like.dtype == np.int64 else op.Cast(like, to=TensorProto.INT64)
+        index = op.Where(bad, op.Max(number, constant(LEAST_GUARDED)) + constant(SHIFT), constant(0))
+    return make_node(gather, [zeros, index], {}, name=f"{GUARD}{name}").outputs[0]
 
 
 # -- guards by operator
@@ -106,7 +157,7 @@ def _fail_where(bad: Value, like: Value, name: str) -> Value:
 def _guard_division(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     a, b = inputs
     if a is not None and b is not None and _is_whole(b) and (bad := _find_bad_division(a, b)) is not None:
-        yield 1, bad, "divides whole numbers by zero, or the least one by -1"
+        yield 1, bad, "divides whole numbers by zero, or the least one by -1:"
 
 
 def _find_bad_division(a: Value, b: Value) -> Value | None:
@@ -127,10 +178,10 @@ def _guard_labels(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         return
     if count_classes(x) and find_source(t).node is None:
         return  # Labels straight from the user are checked on the host, which costs nothing here.
-    bad = _is_outside(t, op.Gather(op.Shape(x), constant(1)))
+    bad, size = _is_outside(t, op.Gather(op.Shape(x), constant(1))), count_classes(x)
     if (ignored := attributes.get("ignore_index")) is not None:
         bad = op.And(bad, op.Not(op.Equal(t, constant(ignored, t.dtype))))
-    yield 1, bad, "has a label out of range"
+    yield 1, bad, describe_bound("", Bound(1, "a label", None if size is None else ((0, size - 1),), ignored)).strip()
 
 
 def _guard_probabilities(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
@@ -152,7 +203,7 @@ def _guard_range(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
 def _guard_regions(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 reads foreign memory for a region of an image that is not there."""
     x, _, images = inputs
-    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
+    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input:"
 
 
 def _guard_unpooled(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
@@ -168,7 +219,7 @@ def _guard_unpooled(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         steps, pads = attributes.get("strides") or [1] * n, attributes.get("pads") or [0] * 2 * n
         more = [k - s - p - q for k, s, p, q in zip(kernel, steps, pads[:n], pads[n:], strict=False)]
         sizes = _shape(x) * constant([1, 1, *steps]) + constant([0, 0, *more])
-    yield 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks"
+    yield 1, _is_outside(places, op.ReduceProd(sizes, [0])), "has indices of elements that its output lacks:"
 
 
 def _guard_padding(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
@@ -218,7 +269,7 @@ def _guard_frames(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """onnxruntime 1.19.2 and 1.31.1 divide by the length of a frame."""
     _, _, window, length = (*inputs, None, None)[:4]
     if length is not None:
-        yield 3, length < constant(1, length.dtype), "has a frame_length that is not positive"
+        yield 3, length < constant(1, length.dtype), "has a frame_length that is not positive:"
     elif window is not None:
         yield 1, op.Equal(_size(window, 0), 0), "has a window without elements"
 
@@ -234,7 +285,7 @@ def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     if count is None or not is_constant:
         return
     bad = count > constant(LARGEST_INT32, count.dtype)
-    yield 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end"
+    yield 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end:"
 
 
 # -- guards of operators of other domains, all of which onnxruntime 1.31.1 checks itself
@@ -246,7 +297,7 @@ def _guard_below(position: int, find_size: Callable[..., Value | None]) -> Find:
     def find(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         indices = inputs[position] if position < len(inputs) else None
         if indices is not None and (size := find_size(*inputs, **attributes)) is not None:
-            yield position, _is_outside(indices, size), f"has indices that are out of range as input {position}"
+            yield position, _is_outside(indices, size), f"has indices that are out of range as input {position}:"
 
     return find
 
@@ -254,22 +305,22 @@ def _guard_below(position: int, find_size: Callable[..., Value | None]) -> Find:
 def _guard_crops(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     x, regions, images, *_ = inputs
     yield 1, op.IsNaN(regions), "has regions that are not numbers"
-    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input"
+    yield 2, _is_outside(images, _size(x, 0)), "has batch_indices that are no rows of its input:"
 
 
 def _guard_lengths(position: int) -> Find:
     def find(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         mask = inputs[position] if position < len(inputs) else None
         if mask is not None and mask.shape is not None and len(mask.shape) == 1:
-            yield position, mask < constant(0, mask.dtype), "has lengths of sequences that are negative"
+            yield position, mask < constant(0, mask.dtype), "has lengths of sequences that are negative:"
 
     return find
 
 
 def _guard_cache(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     query, _, _, _, _, lengths, total, *_ = inputs
-    yield 6, op.Cast(total, to=TensorProto.INT64) < _size(query, 1), "has a total_sequence_length below that of query"
-    yield 5, _is_outside(lengths, op.Cast(total, to=TensorProto.INT64)), "has seqlens_k that are out of range"
+    yield 6, op.Cast(total, to=TensorProto.INT64) < _size(query, 1), "has a total_sequence_length below that of query:"
+    yield 5, _is_outside(lengths, op.Cast(total, to=TensorProto.INT64)), "has seqlens_k that are out of range:"
 
 
 def _count_positions(x: Value, positions: Value, table: Value, *_: object, **__: object) -> Value | None:

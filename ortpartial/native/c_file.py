@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -10,6 +11,8 @@ from math import prod
 from string import Template
 
 import numpy as np
+
+from ortpartial.graph import state_refusal
 
 from .expressions import Array
 from .types import C_TYPES, literal
@@ -31,6 +34,9 @@ _RESERVED = frozenset({
 #: What macros of headers look like: NULL, INFINITY, FLT_MAX, OP_LANES.
 _MACRO = re.compile(r"([A-Z]{3}|(FE|FP|M|OP)_)[A-Z0-9_]*")
 
+#: Characters that strings of C hold as they are.
+_PLAIN = frozenset(string.ascii_letters.encode() + string.digits.encode() + b" !#$&'()*+,-./:;<=>@[]^_`{|}~")
+
 _HEADER = Template("""\
 #ifndef ${NAME}_H
 #define ${NAME}_H
@@ -46,7 +52,7 @@ typedef struct {
 $state
 } ${name}_state;
 
-/* Intermediate results; nothing in it is kept from step to step. */
+/* Intermediate results; nothing in it is kept from step to step.$refused */
 typedef struct {
 $memory
 } ${name}_memory;
@@ -61,12 +67,19 @@ typedef struct {
   int64_t iteration;
 $given} ${name}_given;
 
-/* Train on one batch; return its loss before the step. */
-$loss ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given);
+/* Train on one batch, whose loss before the step is put into loss. Returns 0, or the code of a refusal: an index or a
+   label that is out of range. Then neither the state nor the number of batches has changed. */
+int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
+    $loss *loss);
 
-/* Train on many batches: order has the numbers of the $batch rows of each, losses has room for a number of each. */
-void ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
+/* Train on many batches: order has the numbers of the $batch rows of each, losses has room for a number of each.
+   Returns 0, or the code of the first refusal: the batches before it, as many as the iteration has grown by, were
+   trained. */
+int32_t ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
     const int64_t *order, int64_t steps, $loss *losses);
+
+/* A code in words; codes are from 0, nothing was refused, to $codes. */
+const char *${name}_refusal(int32_t code);
 
 #ifdef __cplusplus
 }
@@ -81,33 +94,43 @@ _SOURCE = Template("""\
 $prelude
 $tables
 $functions
-static $loss ${name}_run(
-    ${name}_state *restrict s, ${name}_memory *restrict m, ${name}_given *restrict g$row_parameters) {
+static int32_t ${name}_run(${name}_state *restrict s, ${name}_memory *restrict m, ${name}_given *restrict g,
+    $loss *restrict loss$row_parameters) {
   const int64_t k = g->iteration + 1;
   (void)s; (void)m; (void)k;$unused
 $body
 }
 
-$loss ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given) {
+int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
+    $loss *loss) {
   const op_mode mode = op_flush_denormals();
-  const $loss loss = ${name}_run(state, memory, given$batch_arguments);
+  const int32_t code = ${name}_run(state, memory, given, loss$batch_arguments);
   (void)batch;
-  ++given->iteration;
+  given->iteration += !code;
   op_restore(mode);
-  return loss;
+  return code;
 }
 
-void ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
+int32_t ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
     const int64_t *order, int64_t steps, $loss *losses) {
   const op_mode mode = op_flush_denormals();
-  for (int64_t step = 0; step < steps; ++step) {
+  int32_t code = 0;
+  for (int64_t step = 0; step < steps && !code; ++step) {
     const int64_t *at = order + step * $batch;
     (void)at; (void)rows;
 $gather
-    losses[step] = ${name}_run(state, memory, given$row_arguments);
-    ++given->iteration;
+    code = ${name}_run(state, memory, given, losses + step$row_arguments);
+    given->iteration += !code;
   }
   op_restore(mode);
+  return code;
+}
+
+const char *${name}_refusal(int32_t code) {
+  static const char *const refusals[] = {
+$refusals
+  };
+  return code < 0 || code > $codes ? "This code is none of a refusal." : refusals[code];
 }
 """)
 
@@ -155,6 +178,8 @@ class CFile:
         The rows of a batch.
     loss : numpy.dtype
         The type of the loss.
+    refusals : sequence of str
+        The errors that a step may end with, by code from 1.
     """
 
     name: str
@@ -164,6 +189,7 @@ class CFile:
     memory: Sequence[Field]
     batch: int
     loss: np.dtype
+    refusals: Sequence[str] = ()
 
     def header(self) -> str:
         """The declarations."""
@@ -171,6 +197,8 @@ class CFile:
         rows = [f"  const {C_TYPES[f.dtype]} *{f.c_name};  /* {f.size} a row */" for f in self.rows]
         return _HEADER.substitute(
             name=self.name, NAME=self.name.upper(), loss=C_TYPES[self.loss], batch=self.batch, given="".join(given),
+            codes=len(self.refusals), refused=" After a refusal, refused is the number that it is about." * bool(
+                self.refusals),
             state=_declare(f.declare() for f in self.state), memory=_declare(f.declare() for f in self.memory),
             rows=_declare(rows))
 
@@ -194,6 +222,8 @@ class CFile:
                  for name in ("prelude", "support")]
         return _SOURCE.substitute(
             name=self.name, loss=C_TYPES[self.loss], batch=self.batch, prelude="\n".join(texts),
+            codes=len(self.refusals), refusals="\n".join(f"    {_quote(text)}," for text in (
+                "Nothing was refused.", *map(state_refusal, self.refusals))),
             tables="\n".join(map(write_table, tables)), functions="\n".join(functions),
             body="\n".join(f"  {line}" for line in body), unused="".join(f" (void)x_{f.c_name};" for f in self.rows),
             row_parameters="".join(f", const {C_TYPES[f.dtype]} *restrict x_{f.c_name}" for f in self.rows),
@@ -211,6 +241,11 @@ class CFile:
         copies = [f"      memcpy(memory->x_{f.c_name} + i * {f.size}, rows->{f.c_name} + at[i] * {f.size}, "
                   f"{f.size} * sizeof *rows->{f.c_name});" for f in self.rows]
         return "\n".join([f"    for (int32_t i = 0; i < {self.batch}; ++i) {{", *copies, "    }"])
+
+
+def _quote(text: str) -> str:
+    """A string of C, whose characters beyond ASCII are their bytes in UTF-8."""
+    return '"' + "".join(chr(b) if b in _PLAIN else f"\\{b:03o}" for b in text.encode("utf-8", "replace")) + '"'
 
 
 def _declare(lines: Iterable[str]) -> str:

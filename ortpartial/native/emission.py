@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from .expressions import Affine, Array, Call, Expression, Iota, Literal, Load, leaves
-from .kernels import Branch, Kernel, Loop, Product, Reduction, Repeat
+from .kernels import Branch, Check, Kernel, Loop, Product, Reduction, Repeat
 from .memory import MemoryPlan
 from .products import ProductShape, write_product
 from .types import C_TYPES, literal
@@ -17,6 +18,11 @@ __all__ = ["Writer"]
 
 #: Sums that a reduction of neighboring elements adds up side by side, and the elements from which on it does.
 _LANES, _LONG = 16, 32
+
+#: The most numbers that are checked one by one.
+_FEW = 8
+
+_INT64 = np.dtype(np.int64)
 
 
 class Writer:
@@ -31,6 +37,8 @@ class Writer:
     def __init__(self, plan: MemoryPlan):
         self.plan = plan
         self.products: dict[ProductShape, str] = {}
+        #: The errors by their codes, which count from 1.
+        self.refusals: dict[str, int] = {}
         self._names = 0
 
     def new(self) -> str:
@@ -46,6 +54,8 @@ class Writer:
                 lines += self._write_loop(kernel)
             elif isinstance(kernel, Reduction):
                 lines += self._write_reduction(kernel)
+            elif isinstance(kernel, Check):
+                lines += self._write_check(kernel)
             elif isinstance(kernel, Product):
                 lines += self._write_product(kernel)
             elif isinstance(kernel, Repeat):
@@ -58,8 +68,9 @@ class Writer:
         return lines
 
     def registers(self) -> list[str]:
-        """The declarations of intermediate results of one element."""
-        return [f"{C_TYPES[a.dtype]} {self.base(a)};" for a in self.plan.registers]
+        """The declarations of intermediate results of one element; a place in an array of one element is not read."""
+        return [f"{C_TYPES[a.dtype]} {self.base(a)};" + f" (void){self.base(a)};" * (a.dtype == _INT64)
+                for a in self.plan.registers]
 
     def functions(self) -> list[str]:
         """The functions of matrix products."""
@@ -76,10 +87,12 @@ class Writer:
 
     def element(self, load: Load, index: str) -> str:
         """An element of an array."""
-        array = load.array.memory
-        if array in self.plan.registers or (array.role == "given" and array.size == 1) or array.name == "k":
-            return self.base(array)
-        return f"{self.base(array)}[{index}]"
+        return self.base(load.array) + f"[{index}]" * (not self.is_variable(load.array))
+
+    def is_variable(self, array: Array) -> bool:
+        """Whether an array is a variable of one element, which has no index."""
+        array = array.memory
+        return array in self.plan.registers or (array.role == "given" and array.size == 1) or array.name == "k"
 
     def offset(self, array: Array) -> int:
         """The first element of an array in its pool."""
@@ -93,6 +106,28 @@ class Writer:
         for s in kernel.stores:
             body.store(s.to, body.value(s.value), s.template)
         return body.nest(is_independent=not any(s.adds for s in kernel.stores))
+
+    def _write_check(self, kernel: Check) -> list[str]:
+        """A loop that compilers vectorize says whether any number is outside, and one behind it finds that number."""
+        code = self.refusals.setdefault(kernel.refusal, len(self.refusals) + 1)
+        at = [p.at for p in (*_places([kernel.value]), *([kernel.to] if kernel.to is not None else []))]
+        loops = [Counter(f"i{j}", axis, n) for j, (axis, n) in enumerate(collapse(kernel.value.shape, at))]
+        first, second = Body(self, loops), Body(self, loops)
+        test = f"OP_OUTSIDE({{}}, {literal(kernel.low, _INT64)}, {literal(kernel.high, _INT64)})"
+        v = second.value(kernel.value)
+        number = f"(int64_t)((uint64_t){v} - UINT64_C({kernel.shift}))" if kernel.shift else v
+        second.add(f"if ({test.format(v)}) {{ m->refused[0] = {number}; return {code}; }}")
+        is_short = prod(c.count for c in loops) <= _FEW
+        body = second if is_short else first
+        v = body.value(kernel.value)
+        if not is_short:
+            body.add(f"outside |= {test.format(v)};")
+        if kernel.to is not None:
+            body.store(kernel.to, f"({v} < 0 ? {v} + {-kernel.low} : {v})")
+        if is_short:
+            return body.nest()
+        lines = ["int64_t outside = 0;", *first.nest(), "if (outside) {", *indent(second.nest()), "}"]
+        return ["{", *indent(lines), "}"]
 
     def _write_reduction(self, kernel: Reduction) -> list[str]:
         kept = len(kernel.to.shape)
@@ -256,7 +291,7 @@ class Body:
     def place(self, load: Load) -> tuple[str, int]:
         """The text of an element of an array, and in which loop it is."""
         index, level = affine_text(load.at, self.axes, self.writer.offset(load.array)), self._level(load.at)
-        if load.index is not None:
+        if load.index is not None and not self.writer.is_variable(load.array):
             row, inner = self._find(load.index)
             index, level = f"{index} + {row} * {load.stride}", max(level, inner)
         return self.writer.element(load, index), level
@@ -269,6 +304,8 @@ class Body:
         """Write an element."""
         if to.array in self.writer.plan.fused:
             self._inside[to.array] = value, len(self.loops)
+            if to.dtype == _INT64:  # as above, a place may not be read
+                self.add(f"(void){value};")
             return
         place, _ = self.place(to)
         self.add(f"{place} = {template.format(place, value)};")

@@ -10,9 +10,9 @@ import numpy as np
 
 from ortpartial.autodiff import expand_recurrent
 from ortpartial.exceptions import GraphError, UntranslatableError
-from ortpartial.graph import Node, Value, cast, constant, make_node, op, rewrite
+from ortpartial.graph import REFUSING, Node, Value, cast, constant, make_node, op, rewrite
 from ortpartial.limits import limits
-from ortpartial.model import expand_body
+from ortpartial.model import expand_body, guard_bound
 from ortpartial.runtime import compute_node
 
 from .einsum import expand_einsum
@@ -54,6 +54,9 @@ def _expand(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | Non
         return None
     # Sizes that are known now give the outputs shapes.
     twin = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
+    if not is_simple and node.op_type in REFUSING:  # Its kernel checks, and what it is written in does not.
+        twin = make_node(node.schema, guard_bound(node, twin.inputs), node.attributes, n_outputs=len(node.outputs),
+                         name=node.name)
     if is_simple:
         return twin.outputs if twin.outputs[0].is_static else None
     results = expand_body(twin) if formula is None else formula(twin)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .expressions import Expression, Load, leaves
 from .products import ProductShape
 
-__all__ = ["Branch", "Kernel", "Loop", "Product", "Reduction", "Repeat", "Store"]
+__all__ = ["Branch", "Check", "Kernel", "Loop", "Product", "Reduction", "Repeat", "Store"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,11 @@ class Kernel:
         """The kernels inside, where there are such."""
         return []
 
+    @property
+    def refuses(self) -> bool:
+        """Whether it may end the step, which must not have changed a state before."""
+        return any(kernel.refuses for body in self.bodies for kernel in body)
+
     def reads(self) -> Iterator[Load]:
         """The places that are read."""
         raise NotImplementedError
@@ -74,6 +79,43 @@ class Loop(Kernel):
     def writes(self) -> Iterator[Load]:
         for s in self.stores:
             yield s.to
+
+
+@dataclass(eq=False)
+class Check(Kernel):
+    """Whole numbers that have to be in a range: the step ends at the first that is not.
+
+    Parameters
+    ----------
+    value : Expression
+        The numbers, of type int64.
+    low, high : int
+        The range, with both ends.
+    refusal : str
+        The error, as `ortpartial.graph.describe_refusal` words it.
+    shift : int
+        By how much they are more than the numbers that the error is about.
+    to : Load, optional
+        Where the numbers go as indices from 0 on; what reads them there runs after the check.
+    """
+
+    value: Expression
+    low: int
+    high: int
+    refusal: str
+    shift: int = 0
+    to: Load | None = None
+
+    @property
+    def refuses(self) -> bool:
+        return True
+
+    def reads(self) -> Iterator[Load]:
+        return (v for v in leaves(self.value) if isinstance(v, Load))
+
+    def writes(self) -> Iterator[Load]:
+        if self.to is not None:
+            yield self.to
 
 
 @dataclass(eq=False)

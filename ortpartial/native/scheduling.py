@@ -43,6 +43,8 @@ def order_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 def _may_overwrite(kernel: Kernel, new: Array) -> bool:
     """Whether a kernel reads each former element of a state before it writes the new one."""
+    if kernel.refuses:
+        return False
     places = {w.key for w in kernel.writes() if w.array is new}
     if isinstance(kernel, (Loop, Product)):
         former = [r for r in kernel.reads() if r.array is new.former]
@@ -114,7 +116,10 @@ def _find_edges(kernels: Sequence[Kernel]) -> list[set[int]]:
         if array.former is not None:
             for j in readers[array.former]:
                 after[j].update(those)
+    changing = {i for array, those in writers.items() if array.former is not None for i in those}
     for i, later in enumerate(after):
+        if kernels[i].refuses:  # What is refused leaves the state as it was.
+            later |= changing
         later.discard(i)
     return after
 
@@ -193,7 +198,7 @@ def _keep_read(kernels: Sequence[Kernel], read: Collection[Array]) -> list[Kerne
         if isinstance(kernel, Loop):
             stores = [s for s in kernel.stores if counts(s.to.array)]
             kept += [Loop(stores)] * bool(stores)
-        elif any(counts(w.array) for w in kernel.writes()):
+        elif kernel.refuses or any(counts(w.array) for w in kernel.writes()):
             if isinstance(kernel, Repeat):
                 kernel = replace(kernel, kernels=_keep_read(kernel.kernels, read))
             elif isinstance(kernel, Branch):

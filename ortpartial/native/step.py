@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
 from ortpartial.exceptions import UntranslatableError
-from ortpartial.graph import Value
+from ortpartial.graph import Value, describe_bound
+from ortpartial.model import Range
 
 from . import operators  # noqa: F401  (they register themselves)
 from .c_file import CFile, Field, lay_out, name_fields
@@ -17,6 +19,7 @@ from .emission import Writer, pool
 from .expansions import expand
 from .expressions import Affine, Array, Load
 from .memory import plan_memory
+from .operators.indexing import check_range
 from .scheduling import drop_unread, order_kernels
 from .translation import Translator, sizes
 
@@ -45,6 +48,8 @@ class NativeStep:
         The type of the loss.
     memory : tuple of Field
         Intermediate results, and the batch that is gathered.
+    refusals : tuple of str
+        The errors that its functions end with, by code from 1; the number that one is about is ``refused`` of `memory`.
     """
 
     name: str
@@ -56,6 +61,7 @@ class NativeStep:
     batch: int
     loss_dtype: np.dtype
     memory: tuple[Field, ...]
+    refusals: tuple[str, ...] = ()
 
     @property
     def memory_bytes(self) -> int:
@@ -64,7 +70,8 @@ class NativeStep:
 
 
 def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows: Collection[str],
-              state: Mapping[str, str], loss: str, iteration: str | None = None, name: str = "step") -> NativeStep:
+              state: Mapping[str, str], loss: str, iteration: str | None = None, name: str = "step",
+              ranges: Mapping[str, Range] = MappingProxyType({})) -> NativeStep:
     """Write a step in C.
 
     Parameters
@@ -81,6 +88,8 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
         The input that is the number of the batch, from 1.
     name : str
         What functions and types begin with, an identifier of C.
+    ranges : dict of str to Range
+        By input of whole numbers, what its numbers are checked for.
 
     Returns
     -------
@@ -94,7 +103,8 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     outputs = expand(outputs)
     fields = name_fields(inputs)
     arrays = {v: _array(n, v, fields[n], rows, state, iteration) for n, v in inputs.items()}
-    translator = _translate_values(outputs[loss], {inputs[n]: outputs[after] for n, after in state.items()}, arrays)
+    translator = _translate_values(outputs[loss], {inputs[n]: outputs[after] for n, after in state.items()}, arrays,
+                                   {n: (inputs[n], r) for n, r in ranges.items()})
     e = translator.read(outputs[loss])
     mean = translator.store(e, translator.allocate(e.dtype, e.shape))
     kernels = drop_unread(order_kernels(translator.kernels), mean.array)
@@ -109,19 +119,25 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     given = [f for n, f in used.items() if n not in rows and n not in state and n != iteration]
     changed = [used[n] for n in state]
     _check_sizes([*changed, *memory])
-    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype)
+    refusals = tuple(writer.refusals)
+    if refusals:
+        memory.insert(0, Field("refused", "refused", np.dtype(np.int64), ()))
+    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals)
     read = {r.array for kernel in kernels for r in kernel.reads()}
     source = text.source([table for table in translator.tables if table in read], writer.functions(),
-                         [*writer.registers(), *body, f"return {writer.element(mean, '0')};"])
+                         [*writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])
     return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
-                      tuple(memory))
+                      tuple(memory), refusals)
 
 
-def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array]) -> Translator:
+def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],
+                      ranges: Mapping[str, tuple[Value, Range]]) -> Translator:
     """The translator of a loss and of what takes the place of each state, which it has stored."""
     news = {y: Array(v.dtype, prod(sizes(v)), "state", arrays[v].name, former=arrays[v])
             for v, y in state.items() if v is not y}
     translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays})
+    for n, (v, r) in ranges.items():
+        check_range(translator, v, describe_bound(f"Input {n!r} of {r.node}", r.bound), r)
     translator.run([loss, *state.values()])
     for v, y in state.items():
         e, array = translator.read(y), arrays[v]

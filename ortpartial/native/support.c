@@ -43,6 +43,9 @@ OP_INLINE int64_t op_place(int64_t i, int64_t size) {
   return from_start < 0 ? 0 : from_start >= size ? size - 1 : from_start;
 }
 
+/* Whether a whole number leaves a range, of an element at least: one comparison, as what is below it wraps around. */
+#define OP_OUTSIDE(i, low, high) ((uint64_t)(i) - (uint64_t)(low) > (uint64_t)(high) - (uint64_t)(low))
+
 /* A bound that is a number: NaN stays what it is. */
 #define OP_BOUNDS(T, S) \
   OP_INLINE T op_at_least_##S(T x, T bound) { return x < bound ? bound : x; } \

@@ -20,7 +20,7 @@ from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Node, Value, make_node, topological, variable
 
 from .expressions import Affine, Array, Expression, Literal, Load, move
-from .kernels import Kernel, Loop, Store
+from .kernels import Check, Kernel, Loop, Store
 from .types import C_TYPES
 
 __all__ = ["TRANSLATORS", "Translator", "translates"]
@@ -77,6 +77,7 @@ class Translator:
         self._values: dict[Value, Expression] = {v: Load(v.dtype, sizes(v), a, Affine.contiguous(sizes(v)))
                                                  for v, a in arrays.items()}
         self._stored: dict[Expression, Load] = {}
+        self._checked: dict[tuple[object, ...], Load | None] = {}
         self._outputs = dict(outputs)
 
     def run(self, roots: Sequence[Value]) -> list[Expression]:
@@ -119,13 +120,13 @@ class Translator:
         for v in captured:
             if (e := self._values.get(v)) is not None and e.cost:
                 self._values[v] = self.store(e)
-        around = self.kernels, self._values, self._stored, self._outputs, self.uses
+        around = self.kernels, self._values, self._stored, self._checked, self._outputs, self.uses
         self.kernels, self._values, self._stored = [], {**self._values, **inputs}, dict(self._stored)
-        self._outputs, self.uses = {}, Counter()
+        self._checked, self._outputs, self.uses = dict(self._checked), {}, Counter()
         try:
             yield self.kernels
         finally:
-            self.kernels, self._values, self._stored, self._outputs, self.uses = around
+            self.kernels, self._values, self._stored, self._checked, self._outputs, self.uses = around
 
     def taps(self, node: Node) -> list[Value]:
         """The values inside of the bodies of a node that are read outside of it."""
@@ -180,6 +181,21 @@ class Translator:
         target = self._outputs.get(v) if v is not None else None
         array = Array(np.dtype(dtype), prod(shape)) if target is None else target
         return Load(np.dtype(dtype), shape, array, Affine.contiguous(shape))
+
+    def check(self, source: tuple[Expression, int], e: Expression, ends: tuple[int, int], refusal: str, *,
+              shift: int = 0, is_index: bool = False) -> Load | None:
+        """End the step with an error where whole numbers leave a range, unless these of the same source are checked.
+
+        Indices are returned as they count from 0 on.
+        """
+        key = (*source, *ends, is_index)
+        if key not in self._checked:
+            to = self.allocate(e.dtype, e.shape) if is_index else None
+            value, place = move(e, Affine.squeezed), None if to is None else move(to, Affine.squeezed)
+            assert value is not None
+            self.kernels.append(Check(value, *ends, refusal, shift, place))  # type: ignore[arg-type]
+            self._checked[key] = to
+        return self._checked[key]
 
     def counter(self) -> str:
         """The name of a new loop."""

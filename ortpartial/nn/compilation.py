@@ -6,12 +6,14 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial, wraps
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Data, Reduced
+from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
@@ -19,21 +21,28 @@ from ortpartial.execution import (
     RunLocal,
     StepEngine,
     StepRunner,
+    describe_graphs,
+    describe_settings,
+    describe_versions,
     has_hooks,
     select_for_device,
     select_for_length,
+    share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Piece, fingerprint, is_settled
+from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
 from ortpartial.model import Range
-from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn
+from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
+from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
+from ortpartial.training import AVERAGE
 from ortpartial.training_info import strip_training_info
 
 from .changes import count_changes, note_change
-from .data_parallel import Processes, choose_own_threads
+from .data_parallel import RESIDUAL, Processes
 from .function import Function, compile_function
 from .held_state import HeldState
 from .losses import Loss
+from .measuring import list_measured, read_predictions
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
 from .parts import Part, is_in_evaluation, list_attributes
@@ -64,9 +73,20 @@ def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
     return run
 
 
-def select_module_engine(engine: str, device: DeviceName) -> tuple[type[StepRunner], str]:
+def select_gradient(checkpointing: bool | str | None) -> Gradient:
+    """The gradient of a step, with the values of the forward pass or those recomputed."""
+    if isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str):
+        raise SettingError(f"checkpointing is None or 'auto' for a module, whose values have no names, not "
+                           f"{checkpointing!r}.")
+    return resolve_checkpointing(checkpointing) or grad
+
+
+def select_module_engine(engine: str, device: DeviceName, precision: Precision | None = None
+                         ) -> tuple[type[StepRunner], str]:
     """The engine of a module's steps by its name, and the reason for it."""
     kind, reason = select_for_device(engine, Device.parse(device))
+    if kind.name == "native" and precision is not None:
+        raise SettingError(f"precision={str(precision.dtype)!r} trains with engine='step' or 'epoch', not 'native'.")
     if kind.name == "agent":
         raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
                            "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
@@ -84,7 +104,7 @@ class Program(HeldState):
         What its `forward` takes.
     targets : sequence of Value or array_like, optional
         What its `train_one_batch` takes beside.
-    use_graph, sequential, random_state, device, engine
+    use_graph, sequential, random_state, device, engine, checkpointing, precision, loss_scale
         As for `Module.compile`.
     """
 
@@ -92,10 +112,17 @@ class Program(HeldState):
     _engine: tuple[type[StepRunner], str]
 
     def __init__(self, module: Part, inputs: Sequence[Data], targets: Sequence[Data] | None, *, use_graph: bool,
-                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto"):
-        self._engine = select_module_engine(engine, device)
+                 sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto",
+                 checkpointing: bool | str | None = None, precision: str | None = None,
+                 loss_scale: LossScale | float | None = None):
+        self._precision = resolve_precision(precision, loss_scale)
+        if self._precision is not None and not use_graph:
+            raise SettingError(f"use_graph=False runs operators one by one in the dtype of the module; precision="
+                               f"{precision!r} needs a graph.")
+        self._engine = select_module_engine(engine, device, self._precision)
         super().__init__(module, device, random_state)
         self.engine, self.sequential, self.use_graph = engine, sequential, use_graph
+        self._gradient = select_gradient(checkpointing)
         #: What the code of the module takes.
         self.signature = Signature.of(module, inputs)
         self.inputs = self.signature.inputs
@@ -154,7 +181,8 @@ class Program(HeldState):
         optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
             optimizer.plan_again()
-        pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping)]
+        pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping,
+                                                  o.planned_averaging)]
         modules = [m for _, m in self.module.named_modules()]
         pieces += [x.loss for m in modules for _, x in list_attributes(m, Loss)]
         pieces += [x for m in modules for _, x in list_attributes(m, Piece)]
@@ -204,19 +232,33 @@ class Program(HeldState):
         taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
-    def synchronize(self) -> bool:
-        """Let processes that train together go on from the state of the first; whether this is the first."""
+    def synchronize(self, facts: Mapping[str, str] = MappingProxyType({})) -> bool:
+        """Let processes that train together, with the same facts, go on from the state of the first; whether this is
+        the first."""
         self._is_together = True
         if not any(optimizer.distributed for optimizer in self.optimizers.values()):
             self._processes = None
             return True
         self._processes = self._processes or Processes()
-        self.restore(self._processes.take_first(self.states()))
-        return self._processes.group.rank == 0
+        self._processes.check_same({**describe_versions(), **self._describe(), **facts})
+        self.restore(self._processes.take_first(self.states(), lambda n: n.endswith(RESIDUAL)))
+        return self._processes.is_first
+
+    def _describe(self) -> dict[str, str]:
+        """What has to be the same in all processes: the weights that are trained, the optimizers, and the step."""
+        facts = {n: f"{p.dtype} of shape {p.shape}{'' if p.is_trained else ', frozen'}"
+                 for n, p in self.module.named_parameters(buffers=True)}
+        facts |= describe_settings(**{n: f"{o!r}, {o.penalty!r}, {o.gradient_clipping!r}, {o.parallel!r}"
+                                      for n, o in self.optimizers.items()})
+        if self._step is not None:
+            graph = build({**self._step.inputs, **self._step.trace.before}, {**self._step.outputs,
+                                                                             **self._step.trace.changed})
+            facts |= describe_graphs({"the step": graph})
+        return facts
 
     def agree(self, answer: bool) -> bool:
         """The answer of the first process."""
-        return answer if self._processes is None else bool(self._processes.group.broadcast(answer))
+        return answer if self._processes is None else bool(self._processes.broadcast(answer))
 
     # -- writing
 
@@ -241,8 +283,10 @@ class Program(HeldState):
             return
         self._step = None
         self._sessions.pop("evaluate", None)
+        self._sessions.pop("measure", None)
         self._extra.clear()
-        step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True)
+        step = write_step(self.module, self.signature.name_batch(targets, inputs, self._shapes), training=True,
+                          gradient=self._gradient, precision=self._precision)
         if step.trace.changed.keys().isdisjoint(n for n, p in self.module.named_parameters() if p.is_trained):
             warnings.warn(f"A batch changes no weight of {type(self.module).__name__}: train_one_batch calls no "
                           f"optimizer with a loss.", ModelWarning, stacklevel=2)
@@ -250,6 +294,9 @@ class Program(HeldState):
         parameters = dict(self.module.named_parameters(buffers=True))
         self._drop_foreign_states(step.trace.first, {SEED, ITERATION, *parameters})
         state, read = self.states(), step.trace.before
+        # A weight that is trained from now on has no average yet.
+        state |= {a: state[n] for own, o in self.optimizers.items() if o.averaging is not None for n in parameters
+                  if (a := o.name_state(own, n, AVERAGE)) in step.trace.first and a not in state}
         self.runner = self._open(step, {**step.trace.first, **{n: a for n, a in state.items() if n in read}})
         self._step, self._step_key, self._ranges = step, key, step.find_ranges({**step.outputs, **step.trace.changed})
         self._aside = {n: state[n] for n in parameters if n not in read}
@@ -264,7 +311,7 @@ class Program(HeldState):
         """The runner of a step."""
         threads = 1 if self.sequential else None
         if step.trace.exchanges and not self.sequential:
-            threads = choose_own_threads(step.trace.changed.values())
+            threads = share_cores(choose_threads(list(step.trace.changed.values())))
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
         kind, reason = self._engine
         if exchanges:
@@ -296,12 +343,14 @@ class Program(HeldState):
     def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Add up the numbers of the processes."""
         assert self._processes is not None
-        self._processes.add_up(name, kept, buffer)
+        self._processes.pass_on(name, kept, buffer)
 
     def write_model(self, *, training: bool = True) -> ModelProto:
         """The inference graph with the current weights, and the training as far as it is written."""
         parameters = dict(self.module.named_parameters(buffers=True))
         states = self.states()
+        if not training:
+            states.update({n: self.get_used(n) for n in self._shapes})
         model = write_model(type(self.module).__name__, self._inference, {n: parameters[n] for n in self._shapes},
                             states, self._step if training else None)
         return model if training else strip_training_info(model)
@@ -347,7 +396,7 @@ class Program(HeldState):
 
     def can_join(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the runner takes all steps of an epoch on rows like these."""
-        arrays = self.signature.split_batch(arrays)
+        self.signature.check_parts(arrays)
         sizes = [v.shape[0] for v in self.inputs.values() if v.shape]
         if any(isinstance(size, int) for size in sizes) or self._processes is not None:
             return False
@@ -378,8 +427,28 @@ class Program(HeldState):
             k = variable("k", np.int64, [])
             eta = optimizer.planned_rate.step_size(k, self.signature.dtype or np.dtype(np.float32))
             self._rate_key, self._rate = key, Session(build([k], {"eta": eta}))
-        taken = self.get(f"{name}.iteration") if self.holds(f"{name}.iteration") else np.int64(1)
-        return float(self._rate.run({"k": np.asarray(taken, np.int64)})["eta"])
+        taken = max(self.count_updates(name), 1)
+        return float(self._rate.run({"k": np.array(taken, np.int64)})["eta"])
+
+    def count_updates(self, optimizer: str) -> int:
+        """The number of updates that an optimizer has made."""
+        counter = f"{optimizer}.iteration"
+        return int(self.get(counter)) // self.optimizers[optimizer].accumulate if self.holds(counter) else 0
+
+    def get_used(self, name: str) -> np.ndarray:
+        """A copy of a part of the state as it is used in evaluation: of the average of a weight with `use_average`."""
+        for own, optimizer in self.optimizers.items():
+            average = optimizer.name_state(own, name, AVERAGE)
+            # The average of no update is the weight itself.
+            if optimizer.use_average and self.holds(average) and self.count_updates(own):
+                return self.get(average)
+        return self.get(name)
+
+    @property
+    def averages(self) -> dict[str, str]:
+        """By the state that is an average, its weight."""
+        return {average: n for own, o in self.optimizers.items() if o.averaging is not None for n in self._shapes
+                if self.holds(average := o.name_state(own, n, AVERAGE))}
 
     @in_turn
     def step(self, batch: Sequence[Data]) -> Nested:
@@ -392,7 +461,7 @@ class Program(HeldState):
         assert self.runner is not None
         feeds, run = convert(arrays, self._step.inputs, self._ranges), self.runner.step
         if self._processes is not None and self._step.trace.exchanges:
-            run = partial(self._processes.step, self.runner, self._step.inputs)
+            run = partial(self._processes.step, self.runner, self._step.inputs, labels=self._step.labels)
         return self._step.rebuild(run(feeds))
 
     def undo(self) -> None:
@@ -401,16 +470,22 @@ class Program(HeldState):
         self.runner.undo()
 
     @in_turn
-    def evaluate(self, batch: Sequence[Data]) -> Nested:
-        """What a step returns, in evaluation mode and without an update."""
+    def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
+        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
-        if "evaluate" not in self._sessions:
+        name = "evaluate" if meter is None else "measure"
+        if name not in self._sessions:
             writing = write_step(self.module, self._step.inputs, training=False, updates=False)
-            self._sessions["evaluate"] = self._compile(writing, writing.outputs)
-        function = self._sessions["evaluate"]
-        return function.writing.rebuild(function(arrays, self.get))
+            measured = {} if meter is None else list_measured(writing, [*self.inputs])
+            self._sessions[name] = self._compile(writing, {**writing.outputs, **measured})
+        function = self._sessions[name]
+        outputs = function(arrays, self.get_used)
+        if meter is not None:
+            for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
+                meter.add(output, prediction)
+        return function.writing.rebuild(outputs)
 
     @in_turn
     def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
@@ -428,7 +503,7 @@ class Program(HeldState):
         writing = function.writing
         self.signature.check_count(inputs)
         self._aside = {**{n: a for n, a in writing.trace.first.items() if not self.holds(n)}, **self._aside}
-        outputs = function(inputs, self.get)
+        outputs = function(inputs, self.get if training else self.get_used)
         self.set({n: outputs[f"{n}_new"] for n in writing.trace.changed})
         return writing.rebuild(outputs)
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
-from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError, SettingError
-from ortpartial.execution import StepRunner
-from ortpartial.graph import Value, constant, op, walk_back, with_numbers, zeros_like
-from ortpartial.logs import logger
-from ortpartial.runtime import Buffer, ProcessGroup, choose_threads, cores
+from ortpartial.execution import DataParallel, Exchange, StepRunner
+from ortpartial.graph import Value, constant, op, walk_back, with_numbers
+from ortpartial.runtime import Buffer
 
 from .structure import Nested, flatten, rebuild
-from .trace import PASSING, RANK, SHARE, Exchange, Trace
+from .trace import PASSING, RANK, SHARE, WEIGHTS, Passing, Trace
 
-__all__ = ["Processes", "average", "average_statistics", "choose_own_threads"]
+__all__ = ["RESIDUAL", "Processes", "average", "average_statistics"]
 
 #: The state that holds what is averaged beside gradients, and then the sum of the shares.
 _STATISTICS = f"{PASSING}statistics"
@@ -27,11 +24,10 @@ _STATISTICS = f"{PASSING}statistics"
 _ALONE: dict[str, np.ndarray] = {RANK: np.zeros((), np.int32), SHARE: np.ones(())}
 
 #: How the state ends that holds what an exchange has not sent yet.
-_RESIDUAL = ".residual"
+RESIDUAL = ".residual"
 
 
-def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: DTypeLike | None = None,
-            top_k: float | None = None) -> list[Value]:
+def average(trace: Trace, values: Sequence[Value], name: str, how: DataParallel | None = None) -> list[Value]:
     """The means of values over the processes, each of which counts as many times as it has rows.
 
     Parameters
@@ -42,19 +38,14 @@ def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: DTypeLik
         Of static shapes.
     name : str
         What is exchanged; the state that holds it adds ``data_parallel.`` before.
-    dtype : numpy dtype, optional
-        That of the numbers on their way.
-    top_k : float, optional
-        The share of the numbers that are sent, the largest. The others are added to those of the next step [1]_.
+    how : DataParallel, optional
+        How the numbers are compressed on their way.
 
     Returns
     -------
     list of Value
-
-    References
-    ----------
-    .. [1] S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
+    how = how or DataParallel()
     while PASSING + name in trace.exchanges:
         name += "_"
     common = np.result_type(*(v.dtype for v in values))
@@ -62,25 +53,17 @@ def average(trace: Trace, values: Sequence[Value], name: str, *, dtype: DTypeLik
     share = trace.read_state(SHARE, np.float64, (), _ALONE[SHARE]).astype(common)
     flat = op.Concat(*(v.astype(common).reshape([-1]) for v in values), axis=0) * share
     flat = op.Where(share > 0, flat, constant(np.zeros((), common)))  # No rows have no mean.
-    kept = None if top_k is None else max(1, round(top_k * sum(sizes)))
-    sent = flat.astype(dtype or common) if kept is None else _keep_largest(trace, flat, kept, name, dtype or common)
-    received = trace.read_state(PASSING + name, sent.dtype, (sum(sizes),), np.zeros(sum(sizes), sent.dtype))
+    state, shape, kept = name + RESIDUAL, (sum(sizes),), how.count_sent(sum(sizes))
+    sent, rest = how.compress(flat, None if kept is None else trace.read_state(
+        state, flat.dtype, shape, np.zeros(shape, flat.dtype)))
+    if rest is not None:
+        trace.write_state(state, rest)
+    received = trace.read_state(PASSING + name, sent.dtype, shape, np.zeros(shape, sent.dtype))
     if trace.add_up is not None:
         received = with_numbers(received, trace.add_up(PASSING + name, kept, sent.numpy()))
-    trace.exchanges[PASSING + name] = Exchange(sent, received, kept)
+    trace.exchanges[PASSING + name] = Passing(sent, received, kept)
     parts = op.Split(received, sizes, axis=0, n_outputs=len(sizes))
     return [part.astype(v.dtype).reshape(list(v.shape or ())) for part, v in zip(parts, values, strict=True)]
-
-
-def _keep_largest(trace: Trace, flat: Value, kept: int, name: str, dtype: DTypeLike) -> Value:
-    """The largest numbers in place and 0 elsewhere; what is not sent is added the next time."""
-    residual = name + _RESIDUAL
-    shape = tuple(flat.shape or ())
-    flat = flat + trace.read_state(residual, flat.dtype, shape, np.zeros(shape, flat.dtype))  # type: ignore[arg-type]
-    _, places = op.TopK(op.Abs(flat), constant(np.array([kept])), axis=0)
-    sent = op.ScatterElements(zeros_like(flat), places, op.Gather(flat, places), axis=0).astype(dtype)
-    trace.write_state(residual, flat - sent.astype(flat.dtype))
-    return sent
 
 
 def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Nested) -> Nested:
@@ -115,37 +98,11 @@ def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Nested
     return rebuild(result, "", {**leaves, **dict(zip(scalars, means, strict=False))})
 
 
-def choose_own_threads(values: Iterable[Value]) -> int | None:
-    """Choose the number of threads of a step, where the processes of this machine share its cores.
+class Processes(Exchange):
+    """The processes that train a module together."""
 
-    Parameters
-    ----------
-    values : iterable of Value
-        What it computes.
-
-    Returns
-    -------
-    int or None
-        All threads if None.
-    """
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    threads = choose_threads(list(values))
-    return threads if threads or processes == 1 else max(1, cores() // processes)
-
-
-class Processes:
-    """The processes that train a module together, as ``torch.distributed`` connects them.
-
-    Attributes
-    ----------
-    group : ProcessGroup
-        Their collective operations.
-    """
-
-    def __init__(self) -> None:
-        self.group = ProcessGroup()
-
-    def take_rows(self, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
+    def take_rows(self, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray],
+                  labels: Mapping[str, tuple[int, int | None]]
                   ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Take the rows of this process of a batch.
 
@@ -155,13 +112,15 @@ class Processes:
             What a step reads.
         feeds : dict of str to numpy.ndarray
             Its numbers, with all rows.
+        labels : dict of str to tuple of int
+            The placeholders that are labels, with the number of classes and the label that does not count.
 
         Returns
         -------
         feeds : dict of str to numpy.ndarray
             With every ``size``-th row. A process without one takes the first, which does not count.
         state : dict of str to numpy.ndarray
-            Which process this is, and the share of the rows that it has.
+            Which process this is, and the share of the rows that it has, by their weights and labels.
 
         Raises
         ------
@@ -172,22 +131,25 @@ class Processes:
             if v.shape and isinstance(v.shape[0], int):
                 raise SettingError(f"distributed=True gives each process a part of the rows, and {n!r} is compiled for "
                                    f"{v.shape[0]} rows; write a name, such as 'N', in its placeholder.")
-        rank, size = self.group.rank, self.group.size
         rows = next((len(a) for a in feeds.values() if a.ndim), 1)
-        count = len(range(rank, rows, size))
-        own = slice(rank, None, size) if count else slice(1)
-        taken = {n: a[own] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
-        return taken, {RANK: np.array(rank, np.int32), SHARE: np.array(count / max(rows, 1))}
+        own = self.take(np.arange(rows))
+        counts = _count_rows(feeds, labels, rows)
+        if not counts.any():
+            counts = np.ones(rows)
+        share = float(counts[own].sum()) / max(float(counts.sum()), np.finfo(np.float64).tiny)
+        part = slice(self.group.rank, None, self.group.size) if len(own) else slice(1)
+        taken = {n: a[part] if a.ndim and len(a) == rows else a for n, a in feeds.items()}
+        return taken, {RANK: np.array(self.group.rank, np.int32), SHARE: np.array(share)}
 
-    def step(self, runner: StepRunner, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray]
-             ) -> dict[str, np.ndarray]:
+    def step(self, runner: StepRunner, placeholders: Mapping[str, Value], feeds: Mapping[str, np.ndarray],
+             labels: Mapping[str, tuple[int, int | None]]) -> dict[str, np.ndarray]:
         """Take a step on the rows of this process.
 
         Parameters
         ----------
         runner : StepRunner
             Takes it.
-        placeholders, feeds : dict
+        placeholders, feeds, labels : dict
             As for `take_rows`.
 
         Returns
@@ -202,7 +164,7 @@ class Processes:
         DataError
             The processes were given different numbers of rows.
         """
-        taken, state = self.take_rows(placeholders, feeds)
+        taken, state = self.take_rows(placeholders, feeds, labels)
         state = {n: a for n, a in state.items() if n in runner.source.names_of_state}
         for n, a in state.items():
             runner.set(n, a)
@@ -212,7 +174,7 @@ class Processes:
             for n in state:
                 runner.set(n, _ALONE[n])
 
-    def add_up(self, name: str, kept: int | None, buffer: Buffer) -> None:
+    def pass_on(self, name: str, kept: int | None, buffer: Buffer) -> None:
         """Replace numbers by their sum over the processes.
 
         Parameters
@@ -220,7 +182,7 @@ class Processes:
         name : str
             What is exchanged.
         kept : int, optional
-            As of an `Exchange`.
+            As of a `Passing`.
         buffer : Buffer
             The numbers of this process.
 
@@ -229,43 +191,20 @@ class Processes:
         DataError
             The processes were given different numbers of rows.
         """
-        before = self.group.bytes_sent
-        if kept is None:
-            self.group.all_reduce(buffer)
-        else:
-            buffer.fill(self._add_sparse(buffer.numpy(), kept))
-        logger.debug("process %d has sent %d bytes of %s", self.group.rank, self.group.bytes_sent - before, name)
+        self.add_up(name, buffer, kept)
         if name == _STATISTICS and abs(shares := float(buffer.numpy()[-1]) - 1) > 1e-3:
             raise DataError(f"The rows of all processes are {1 + shares:.3f} of the batch; every process is given all "
                             f"rows of the same batch.")
 
-    def _add_sparse(self, own: np.ndarray, kept: int) -> np.ndarray:
-        """The sum over the processes of vectors of so many numbers that are not 0."""
-        places = np.flatnonzero(own)
-        message = np.zeros(kept, [("place", np.int32), ("value", own.dtype)])
-        message["place"][: len(places)], message["value"][: len(places)] = places, own[places]
-        messages = self.group.all_gather(message.view(np.uint8)).view(message.dtype)
-        total = np.zeros(own.shape, np.result_type(own.dtype, np.float32))
-        np.add.at(total, messages["place"].ravel(), messages["value"].ravel())
-        return total.astype(own.dtype)
 
-    def take_first(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Take over the state of the first process.
-
-        Parameters
-        ----------
-        state : dict of str to numpy.ndarray
-            That of this process.
-
-        Returns
-        -------
-        dict of str to numpy.ndarray
-            That of the first, but for what this process has not sent yet. If that is the same, as after a file is read,
-            it is the first's to send.
-        """
-        first = dict(self.group.broadcast(dict(state)))
-        if self.group.rank:
-            residuals = [n for n in first if n.endswith(_RESIDUAL)]
-            first |= {n: state[n] if n in state and (state[n] != first[n]).any() else np.zeros_like(first[n])
-                      for n in residuals}
-        return first
+def _count_rows(feeds: Mapping[str, np.ndarray], labels: Mapping[str, tuple[int, int | None]], rows: int) -> np.ndarray:
+    """By how much each row counts in the loss: by its weight, and by how many of its labels do."""
+    counts = np.ones(rows)
+    ignored = [(feeds[n], label) for n, (_, label) in labels.items() if label is not None and n in feeds]
+    w = feeds.get(WEIGHTS)
+    if len(ignored) == 1 and ignored[0][0].ndim and len(ignored[0][0]) == rows:  # Of several, each counts otherwise.
+        counts = (ignored[0][0] != ignored[0][1]).astype(np.float64)
+    if w is not None and w.ndim and len(w) == rows:
+        w = w.reshape(w.shape + (1,) * (counts.ndim - w.ndim))
+        counts = counts.reshape(counts.shape + (1,) * (w.ndim - counts.ndim)) * w
+    return counts.reshape(rows, -1).sum(axis=1, dtype=np.float64)

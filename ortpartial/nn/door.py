@@ -9,7 +9,8 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import FitSettings, Loop, Overrides
+from ortpartial.execution import FitSettings, Loop, Overrides, wrap_sparse
+from ortpartial.learning import Meter
 
 from .compilation import Program
 from .rows import cut
@@ -72,7 +73,7 @@ class ModuleDoor:
             if isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[0], dict) and batch[2] is None:
                 yield batch  # one of our own
             else:
-                yield dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,))), None, None
+                yield wrap_sparse(dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,)))), None, None
         if is_empty:
             raise self.describe_no_rows()
 
@@ -137,15 +138,16 @@ class ModuleDoor:
                 del record["loss"]
             record.update({n: v for n, v in means.items() if n not in record})
 
-    def validate(self, batches: Iterable[Data]) -> dict[str, float]:
-        """The means of the losses in evaluation mode, by name."""
+    def validate(self, batches: Iterable[Data], meter: Meter | None = None, size: int | None = None
+                 ) -> dict[str, float]:
+        """The means of the losses in evaluation mode, by name; a meter is given the predictions."""
         assert self.loop is not None
         sums: defaultdict[str, float] = defaultdict(float)
         total = 0.0
         for arrays, _, _ in self.read_batches(batches):
             rows = list(arrays.values())
-            for part in cut(rows, np.arange(len(rows[0])), self.loop.settings.batch_size):
-                for n, loss in self._read_losses(self.program.evaluate(part)).items():
+            for part in cut(rows, np.arange(len(rows[0])), size or self.loop.settings.batch_size):
+                for n, loss in self._read_losses(self.program.evaluate(part, meter)).items():
                     sums[n] += len(part[0]) * loss
                 total += len(part[0])
         return {n: v / total for n, v in sums.items()}

@@ -10,9 +10,11 @@ import numpy as np
 from ortpartial.annotations import Data
 from ortpartial.exceptions import NotComputedError
 from ortpartial.graph import Value, evaluating, with_numbers
+from ortpartial.learning import Meter
 from ortpartial.runtime import Buffer
 
 from .compilation import Program, in_turn
+from .measuring import list_measured, read_predictions
 from .parameter import hold
 from .placeholders import convert
 from .structure import Nested
@@ -31,6 +33,8 @@ class EagerProgram(Program):
     Parameters
     ----------
     module, inputs, targets, use_graph, sequential, random_state, device, engine
+        As for `Program`.
+    checkpointing, precision, loss_scale
         As for `Program`.
     """
 
@@ -57,6 +61,10 @@ class EagerProgram(Program):
             for n, p in new.items():
                 hold(p, n, self)
         return self.get(name) if self.holds(name) else None
+
+    def find_used(self, name: str) -> np.ndarray | None:
+        """A part of the state as it is used in evaluation."""
+        return None if self.find(name) is None else self.get_used(name)
 
     def undo(self) -> None:
         """Back to before the last step."""
@@ -105,16 +113,16 @@ class EagerProgram(Program):
         if not self._is_together:
             self.synchronize()
         if self._processes is not None:
-            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)))
+            taken, self._place = self._processes.take_rows(inputs, dict(zip(inputs, arrays, strict=True)), {})
             arrays = list(taken.values())
         return self._run(self.module.train_one_batch, inputs, arrays, training=True)
 
     @in_turn
-    def evaluate(self, batch: Sequence[Data]) -> Nested:
-        """What a step returns, in evaluation mode and without an update."""
+    def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
+        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         inputs = self.signature.name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)], self._shapes)
-        return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False)
+        return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False, meter=meter)
 
     @in_turn
     def forward(self, inputs: Sequence[Data], *, training: bool) -> Nested:
@@ -123,18 +131,22 @@ class EagerProgram(Program):
         return self._run(lambda *values: self.module(*values), self.inputs, inputs, training=training)
 
     def _run(self, code: Callable[..., Nested], inputs: Mapping[str, Value], arrays: Sequence[Data], *, training: bool,
-             updates: bool = True) -> Nested:
+             updates: bool = True, meter: Meter | None = None) -> Nested:
         """Call code of the module with numbers; the state that it leaves is kept, but for that of an evaluation."""
         self.follow()
         numbers = convert(arrays, inputs)
         values = {n: with_numbers(v, numbers[n]) for n, v in inputs.items()}
         with evaluating([*self.seed.view(np.uint32).tolist(), self.iteration]):
-            writing = write(self.module, code, values, training=training, updates=updates, find=self.find,
-                            add_up=self._add_up)
+            writing = write(self.module, code, values, training=training, updates=updates,
+                            find=self.find if training else self.find_used, add_up=self._add_up)
             if training:
                 writing.trace.count_batch()
         trace = writing.trace
         if updates:
             self._former = {n: trace.before[n].numpy() for n in trace.changed}
             self.set({n: v.numpy() for n, v in trace.changed.items()})
+        if meter is not None:
+            measured = {n: v.numpy() for n, v in list_measured(writing, [*self.inputs]).items()}
+            for output, prediction in read_predictions(writing, [*self.inputs], measured).items():
+                meter.add(output, prediction)
         return writing.rebuild({n: v.numpy() for n, v in writing.outputs.items()})

@@ -9,7 +9,7 @@ from typing import Any
 
 from ortpartial.annotations import Data, Settings
 from ortpartial.exceptions import DataError
-from ortpartial.execution import FitSettings, FitTasks
+from ortpartial.execution import FitSettings, FitTasks, describe_arrays, describe_settings
 
 from .rows import Rows
 from .trainer import ModuleTrainer
@@ -56,7 +56,10 @@ def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
          resume: str | os.PathLike[str] | None, settings: Settings) -> None:
     """Train, in a turn of its own."""
     program, loop, door = trainer.program, trainer.loop, trainer.door
-    is_first = program.synchronize()
+    facts = describe_settings(epochs=settings["max_iter"], batch_size=settings["batch_size"],
+                              shuffle=settings["shuffle"])
+    is_first = program.synchronize({**facts, **(describe_arrays(dict(enumerate(data))) if isinstance(data, list)
+                                                else {})})
     loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{
         **settings, "callbacks": program.share_answers(settings["callbacks"]),
         "verbose": settings["verbose"] if is_first else 0})

@@ -11,7 +11,7 @@ from ortpartial.graph import Arithmetic, Value, cast, constant, op, reshape_like
 from ortpartial.learning import resolve_loss, weighted_mean
 
 from .changes import note_change
-from .trace import current_trace
+from .trace import Compared, current_trace
 
 __all__ = ["Loss"]
 
@@ -62,10 +62,14 @@ class Loss:
         GraphError
             Output and target do not fit together.
         """
-        y = output
+        y, trace = output, current_trace()
+        if trace is not None:
+            trace.wide.add(y)  # In mixed precision, losses are computed in the dtype of the module.
         shape = self.loss.target_shape(y.shape or ())
         dtype = np.dtype(self.loss.target_dtype or y.dtype)
         t = self._match(target, y, shape, dtype)
+        if (trace := current_trace()) is not None:
+            trace.compared.append(Compared(self.loss, y, t, weights))
         elements = self.loss(y, t)
         return weighted_mean(elements, None if weights is None else cast(weights, elements), self.loss.counts(y, t))
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data, DTypeLike, Json, Settings
+from ortpartial.annotations import Data, DTypeLike, Json, MetricLike, Settings
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
-from ortpartial.execution import TrainingView, view_training
+from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
-from ortpartial.learning import Piece
+from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
+from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
 from . import states
@@ -34,8 +35,7 @@ from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .structure import Nested
 from .summary import Summary, summarize
-from .trace import current_trace
-from .traced_source import WEIGHTS
+from .trace import WEIGHTS, current_trace
 from .trainer import ModuleTrainer
 
 if TYPE_CHECKING:
@@ -354,7 +354,8 @@ class Module(Part):
 
     def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
                 targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
-                engine: str = "auto") -> Self:
+                engine: str = "auto", checkpointing: bool | str | None = None,
+                precision: str | None = None, loss_scale: LossScale | float | None = None) -> Self:
         """Write the graph of the module, and make its weights.
 
         Parameters
@@ -379,6 +380,17 @@ class Module(Part):
         engine : str
             What takes the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
             `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which one does.
+        checkpointing : None or "auto"
+            Gradient checkpointing: ``"auto"`` (or True) recomputes values in the backward pass instead of keeping them,
+            for less memory, more time and the same numbers, as in `OrtGradientForwardBackwardOptimizer`.
+        precision : str, optional
+            Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many
+            numbers, what `Loss` computes, weights and their update stay in the dtype of the module, as does all that is
+            computed in evaluation mode. Engines ``"step"`` and ``"epoch"``; meant for devices, as in
+            `OrtGradientForwardBackwardOptimizer`.
+        loss_scale : float or LossScale, optional
+            The factor of losses before differentiation, by default a `LossScale` for float16, which adapts the factor
+            and skips updates whose gradients overflow; a number is fixed, and skips none.
 
         Returns
         -------
@@ -388,14 +400,15 @@ class Module(Part):
         Raises
         ------
         SettingError
-            The engine is not known, or does not run on the device.
+            The engine is not known, or does not run on the device; or a setting is out of range.
         GraphError
             Shapes or types do not fit together; the message names the layer.
         """
         program = Program if use_graph else EagerProgram
         self._program = program(self, _to_list(inputs), None if targets is None else _to_list(targets),
                                 use_graph=use_graph, sequential=sequential, random_state=random_state, device=device,
-                                engine=engine)
+                                engine=engine, checkpointing=checkpointing,
+                                precision=precision, loss_scale=loss_scale)
         return self.train(is_train)
 
     @property
@@ -525,16 +538,16 @@ class Module(Part):
         return [*inputs, *(others[n] for n in names if n in others)]
 
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Any = (), verbose: int = 0,
-            validation_every: float = 1, timeout: float | None = None,
-            resume: str | os.PathLike[str] | None = None) -> Self:
+            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Any = (),
+            metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
+            timeout: float | None = None, resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
         ----------
         X : array_like of shape (rows, ...), tuple or dict of them, or iterable of batches
-            The inputs of `forward`; without `y`, an iterable of batches, such as a DataLoader, each of which is what
-            `train_one_batch` takes.
+            The inputs of `forward`, also as sparse matrices, whose rows become dense batch by batch; without `y`, an
+            iterable of batches, such as a DataLoader, each of which is what `train_one_batch` takes.
         y : array_like of shape (rows, ...), or tuple of them, optional
             What `train_one_batch` takes beside.
         sample_weight : array_like of shape (rows,), optional
@@ -549,6 +562,10 @@ class Module(Part):
         callbacks : callback, or sequence of them
             Those of `ortpartial.callbacks`, and functions that are called with the module after each epoch; where one
             returns True, the training ends.
+        metrics : sequence of str, callable or Metric
+            What is computed of the predictions for `X_val`, in evaluation mode, beside the loss, as for
+            `OrtGradientForwardBackwardOptimizer`: ``"accuracy"``, ``"r2"``, functions. They compare what `nn.Loss` does
+            in `train_one_batch`, or else its output with the target.
         verbose : int
             1 for a progress bar, 2 for a line an epoch.
         validation_every : float
@@ -588,11 +605,48 @@ class Module(Part):
             self.train()
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
-                callbacks=callbacks, verbose=verbose, validation_every=validation_every, timeout=timeout)
+                callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
+                timeout=timeout)
         finally:
             if not mode:
                 self.eval()
         return self
+
+    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *, batch_size: int = 32,
+                 metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
+        """Compute losses and metrics in evaluation mode.
+
+        Parameters
+        ----------
+        X, y, sample_weight : object
+            As for `fit`.
+        batch_size : int
+            How many rows are computed at once.
+        metrics : sequence of str, callable or Metric
+            As for `fit`.
+
+        Returns
+        -------
+        dict of str to float
+            The mean losses, and the metrics, by name.
+
+        Raises
+        ------
+        DataError
+            The data do not fit the module.
+
+        Examples
+        --------
+        >>> from ortpartial import nn
+        >>> model = nn.Linear(2, 1).set_optimizer("sgd").compile(nn.placeholder(["N", 2]))
+        >>> sorted(model.evaluate(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), metrics=["mae"]))
+        ['loss', 'mae']
+        """
+        size, data = check_count("batch_size", batch_size), self._compiled.signature.to_batches(X, y, sample_weight)
+        meter = Meter([resolve_metric(metric) for metric in check_metrics(metrics)])
+        batches = [tuple(data)] if isinstance(data, list) else data
+        losses = self.trainer.door.validate(batches, meter if meter.metrics else None, size)
+        return {**losses, **meter.read()}
 
     @property
     def trainer(self) -> ModuleTrainer:
@@ -623,7 +677,7 @@ class Module(Part):
         X : array_like of shape (rows, ...), or tuple or dict of them
             The inputs of `forward`.
         batch_size : int, optional
-            How many rows are computed at once; all by default.
+            How many rows are computed at once; all by default, and some of a sparse matrix.
 
         Returns
         -------
@@ -636,9 +690,10 @@ class Module(Part):
             The data do not fit the module.
         """
         arrays = to_arrays(X, list(self._compiled.inputs), "X")
-        if batch_size is None or len(arrays[0]) <= batch_size:
+        parts = [a.part for a in list[Data](arrays) if isinstance(a, SparseRows)]
+        if not parts and (batch_size is None or len(arrays[0]) <= batch_size):
             return self._compiled.forward(arrays, training=False)
-        batch_size = check_count("batch_size", batch_size)
+        batch_size = min(parts) if batch_size is None else check_count("batch_size", batch_size)
         return concatenate([(len(rows[0]), self._compiled.forward(rows, training=False))
                             for rows in cut(arrays, np.arange(len(arrays[0])), batch_size)])
 

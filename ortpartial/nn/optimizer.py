@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.autodiff import grad, nodes_between
+from ortpartial.autodiff import nodes_between
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
-from ortpartial.learning import NamedSettings, drop_flushes, is_settled, resolve_clipping, resolve_penalty, resolve_rate
+from ortpartial.learning import (
+    NamedSettings,
+    WeightAverage,
+    check_average,
+    is_settled,
+    resolve_averaging,
+    resolve_clipping,
+    resolve_penalty,
+    resolve_rate,
+)
+from ortpartial.training import Update, list_states
 
 from .changes import note_change
 from .data_parallel import average
@@ -41,14 +54,21 @@ class Optimizer(NamedSettings):
         The penalty of the weights.
     gradient_clipping : GradientClipping or float, optional
         How gradients are limited.
-    distributed : bool
-        Whether several processes take the steps together: see the notes.
-    gradient_dtype : str, optional
-        ``"float16"`` halves what the processes send. Gradients are multiplied by the share of the rows first, so that
-        their sum is as large as one of them; what is less than 3e-8 then becomes 0.
-    top_k : float, optional
-        The share of the gradients that a process sends, the largest, such as 0.01. What it has not sent is added to the
-        gradients of the next step [1]_.
+    accumulate : int
+        Number of calls of an update, which takes the mean of their gradients: with one call a batch, a step on batches
+        of ``accumulate * batch_size`` rows, in the memory of one of `batch_size`. What an epoch leaves over is carried
+        into the next one. Schedules and Adam count updates.
+    averaging : str or WeightAverage, optional
+        A running average of the weights that is kept beside them: ``"ema"``, an `ExponentialAverage`, ``"swa"``, a
+        `StochasticWeightAverage`, or an object.
+    use_average : bool
+        Whether the averages take the place of the weights in evaluation mode: in `predict`, the validation of `fit`
+        and `to_onnx`. It can be changed at any time; `state_dict` has the weights, and `save` and `save_states` have
+        both.
+    distributed : bool or DataParallel
+        Whether several processes take the steps together, or how: see the notes.
+    gradient_dtype, top_k : optional
+        Those of ``distributed=DataParallel(gradient_dtype, top_k)``.
 
     Raises
     ------
@@ -60,8 +80,9 @@ class Optimizer(NamedSettings):
     With `distributed`, the script calls ``torch.distributed.init_process_group("gloo")`` and is started by
     ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads its share.
     Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are those of one
-    process alone if the loss is a mean over the rows without weights, and no layer mixes rows. All begin with the state
-    of the first, at the first batch and in every `fit`.
+    process alone if the loss is a mean over the rows, and no layer mixes rows: a row counts by its `sample_weight`, and
+    by those of its labels that count, where the step has labels once. All begin with the state of the first, at the
+    first batch and in every `fit`, which compares models, settings and rows: a DataError says what differs.
 
     Of what `train_one_batch` returns, scalars are averaged as well, and other outputs are those of the process' rows.
     Batch statistics are those of the process' rows, and running ones are averaged. Dropout masks differ between the
@@ -69,10 +90,6 @@ class Optimizer(NamedSettings):
     process; the first one decides whether `fit` ends.
 
     What a process has not sent yet, by `top_k`, is a part of its state: a file holds that of the one that writes it.
-
-    References
-    ----------
-    .. [1] S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 
     Examples
     --------
@@ -104,15 +121,24 @@ class Optimizer(NamedSettings):
 
     def __init__(
         self, rate: Any = "SGD", parameters: Trained = None, *, penalty: Any = None, gradient_clipping: Any = None,
-        distributed: bool = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
+        accumulate: int = 1, averaging: str | WeightAverage | None = None, use_average: bool = False,
+        distributed: bool | DataParallel = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
     ):
+        self.accumulate = check_count("accumulate", accumulate)
+        self.averaging = self.planned_averaging = resolve_averaging(averaging)
+        self.use_average = use_average
         self.rate = rate
         self.planned_batches: int | None = None
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)
         self.parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
-        self.distributed, self.gradient_dtype, self.top_k = distributed, gradient_dtype, top_k
-        self._check_distributed()
+        if isinstance(distributed := resolve_distributed(distributed), DataParallel):
+            gradient_dtype, top_k = gradient_dtype or distributed.gradient_dtype, top_k or distributed.top_k
+        self.distributed, self.parallel = bool(distributed), DataParallel(gradient_dtype, top_k)
+        self.gradient_dtype, self.top_k = self.parallel.gradient_dtype, self.parallel.top_k
+        if not (distributed or self.parallel.is_whole):
+            raise SettingError("gradient_dtype and top_k say how several processes send gradients; set "
+                               "distributed=True as well.")
         if self.rate.plateau is not None:
             raise SettingError(f"{self.rate.schedule!r} reduces the step size by the losses of whole epochs, which a "
                                f"module's optimizer does not see; take a schedule of the number of batches.")
@@ -120,34 +146,38 @@ class Optimizer(NamedSettings):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "rate":
             value = self.planned_rate = resolve_rate(value)
+        elif name in ("accumulate", "averaging") and name in vars(self):
+            raise SettingError(f"{name} says which sums and averages an optimizer holds, and cannot be changed; make "
+                               f"another optimizer, as in set_optimizer(rate, {name}={value!r}).")
+        elif name == "use_average":
+            check_average(check_flag(name, value), self.averaging)
         super().__setattr__(name, value)
-        if name not in ("planned_batches", "planned_rate"):  # Whoever plans asks whether that changes anything.
+        if not name.startswith("planned_"):  # Whoever plans asks whether that changes anything.
             note_change()
-
-    def _check_distributed(self) -> None:
-        """Check how gradients are sent."""
-        if self.gradient_dtype is not None:
-            if str(self.gradient_dtype) != "float16" and self.gradient_dtype is not np.float16:
-                raise SettingError(f"gradient_dtype is 'float16' or None, not {self.gradient_dtype!r}.")
-            self.gradient_dtype = np.dtype(np.float16)
-        if self.top_k is not None and not (isinstance(self.top_k, (int, float)) and 0 < self.top_k <= 1):
-            raise SettingError(f"top_k is the share of the gradients that are sent, above 0 and at most 1, not "
-                               f"{self.top_k!r}.")
-        if not self.distributed and (self.gradient_dtype is not None or self.top_k is not None):
-            raise SettingError("gradient_dtype and top_k say how several processes send gradients; set "
-                               "distributed=True as well.")
 
     def plan(self, batches: int) -> bool:
         """Plan a training of so many batches, for schedules that last as long; whether this changes anything."""
+        former = self.planned_rate, self.planned_averaging
         self.planned_batches = batches
-        former, self.planned_rate = self.planned_rate, self.rate.over(max(batches, 1))
-        return self.planned_rate != former
+        self._plan()
+        return (self.planned_rate, self.planned_averaging) != former
 
     def plan_again(self) -> None:
         """Plan as before where the rate may have changed in itself."""
-        if not is_settled(self.rate):
-            batches = self.planned_batches
-            self.planned_rate = self.rate if batches is None else self.rate.over(max(batches, 1))
+        if not is_settled(self.rate) or (self.averaging is not None and not is_settled(self.averaging)):
+            self._plan()
+
+    def _plan(self) -> None:
+        """Give the rate and the average the number of updates, if it is known."""
+        self.planned_rate, self.planned_averaging = self.rate, self.averaging
+        if self.planned_batches is not None:
+            updates = max(self.planned_batches // self.accumulate, 1)
+            self.planned_rate = self.rate.over(updates)
+            self.planned_averaging = self.averaging and self.averaging.over(updates)
+
+    def name_state(self, own: str, weight: str, state: str) -> str:
+        """The name of a state of a weight, of the optimizer that is this attribute."""
+        return f"{own}.{weight}.{state}"
 
     def __call__(self, loss: Value, parameters: Trained = None) -> None:
         """Update the weights by the gradient of a loss.
@@ -185,12 +215,10 @@ class Optimizer(NamedSettings):
             raise ModelError(f"The loss {loss!r} depends on none of the weights that {self!r} trains.")
         penalized = [v for v in weights.values() if self.penalty.applies_to(v.shape or ())]
         objective = op.Sum(loss, *(self.penalty(v).astype(loss.dtype) for v in penalized)) if penalized else loss
-        gradients = self.reduce(trace, list(weights.values()), grad(objective, list(weights.values())))
-        if self.gradient_clipping is not None:
-            gradients = self.gradient_clipping(gradients)
+        gradients = self.reduce(trace, list(weights.values()), trace.differentiate(objective, list(weights.values())))
         self._apply(trace, weights, gradients)
 
-    def reduce(self, trace: Trace, weights: list[Value], gradients: list[Value]) -> list[Value]:
+    def reduce(self, trace: Trace, weights: list[Value], gradients: Sequence[Value]) -> Sequence[Value]:
         """The gradients as they are applied: of several processes, their mean."""
         if not self.distributed:
             if trace.is_distributed:
@@ -199,25 +227,27 @@ class Optimizer(NamedSettings):
             return gradients
         static = [g.reshape(list(w.shape or ())) for w, g in zip(weights, gradients, strict=True)]
         name = f"{trace.optimizer_name(self)}.gradients"
-        return average(trace, static, name, dtype=self.gradient_dtype, top_k=self.top_k)
+        return average(trace, static, name, self.parallel)
 
     def _apply(self, trace: Trace, weights: dict[str, Value], gradients: Sequence[Value]) -> None:
         """Write the new weights and states."""
         own = trace.optimizer_name(self)
         counter = f"{own}.iteration"
-        k = trace.read_state(counter, np.int64, (), np.zeros((), np.int64)) + 1
-        names: list[str] = []
-        after: list[Value] = []
-        for (name, w), g in zip(weights.items(), gradients, strict=True):
+        before = trace.read_state(counter, np.int64, (), np.zeros((), np.int64))
+        k = before + 1
+        rates, states, name_state = {}, {}, partial(self.name_state, own)
+        for name, w in weights.items():
             shape = tuple(w.shape or ())
-            rate = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
-            shapes = {f"{own}.{name}.{s}": size for s, size in rate.state_shapes(shape).items()}
-            states = [trace.read_state(n, w.dtype, size, np.zeros(size, w.dtype))  # type: ignore[arg-type]
-                      for n, size in shapes.items()]
-            names += [name, *shapes]
-            after += rate.apply(w, g, k, *states)
-        for name, value in zip([*names, counter], [*drop_flushes(after), k], strict=True):
+            rates[name] = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            shapes = list_states(rates[name], shape, self.accumulate, self.averaging)
+            states[name] = {s: trace.read_state(name_state(name, s), w.dtype, size, np.zeros(size, w.dtype))
+                            for s, size in shapes.items()}
+        update = Update(weights, states, rates, name_state, gradient_clipping=self.gradient_clipping,
+                        accumulate=self.accumulate, averaging=self.planned_averaging)
+        call = trace.update(update, dict(zip(weights, gradients, strict=True)), k)
+        for name, value in call.take().items():
             trace.write_state(name, stop_gradient(value) if value.is_float else value)
+        trace.write_state(counter, op.Where(call.finite, k, before) if call.is_guarded else k)
 
     def _choose(self, trace: Trace, parameters: Trained) -> list[Weight]:
         """The parameters that are trained."""

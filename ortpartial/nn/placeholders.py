@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
+from ortpartial.execution import SparseRows
 from ortpartial.graph import Value, to_dtype, variable
 from ortpartial.model import Range, check_indices
 
@@ -21,8 +24,12 @@ def convert(arrays: Sequence[Data], inputs: Mapping[str, Value], ranges: Mapping
     """Arrays that fit placeholders, by name, with indices in their ranges."""
     converted = {}
     for (n, v), x in zip(inputs.items(), arrays, strict=True):
-        a = np.asarray(x)
-        converted[n] = a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
+        if isinstance(x, SparseRows):
+            a: Any = x.convert(partial(to_dtype, dtype=v.dtype, what=f"The input {n!r}"))
+        else:
+            a = np.asarray(x)
+            a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
+        converted[n] = a
         sizes = zip(a.shape, v.shape or (), strict=False)
         if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
             raise DataError(f"The input {n!r} has the shape {a.shape}, and the module was compiled for {v.type_name}.")

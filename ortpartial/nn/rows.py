@@ -8,6 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
+from ortpartial.execution import SparseRows, wrap_sparse
 
 from .structure import Nested, flatten, rebuild
 
@@ -79,9 +80,15 @@ def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     if isinstance(data, Mapping):
         if missing := [n for n in names if n not in data]:
             raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
-        return [np.asarray(data[n]) for n in names]
+        return [_to_array(data[n]) for n in names]
     if len(names) == 1:
-        return [np.asarray(data)]
+        return [_to_array(data)]
     if len(data) != len(names) or not isinstance(data, (tuple, list)):
         raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
-    return [np.asarray(a) for a in data]
+    return [_to_array(a) for a in data]
+
+
+def _to_array(data: Data) -> np.ndarray:
+    """An array, or the wrapped rows of a sparse matrix."""
+    wrapped = wrap_sparse(data)
+    return wrapped if isinstance(wrapped, SparseRows) else np.asarray(wrapped)  # type: ignore[return-value]

@@ -10,14 +10,13 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import is_batches
+from ortpartial.execution import SparseRows, is_batches, wrap_sparse
 from ortpartial.graph import Value
 
 from .parts import Part, has_own_step
 from .placeholders import check_sizes, list_arguments, name_all, to_placeholder
 from .rows import to_arrays
-from .trace import ITERATION, SEED
-from .traced_source import WEIGHTS
+from .trace import ITERATION, SEED, WEIGHTS
 
 __all__ = ["Signature"]
 
@@ -88,15 +87,19 @@ class Signature:
         return {**self.inputs, **{n: to_placeholder(t, n, self.dtype, size)
                                   for n, t, size in zip(names, targets, sizes, strict=True)}}
 
-    def split_batch(self, batch: Sequence[Data]) -> list[np.ndarray]:
-        """The arrays of a batch, which are enough."""
+    def check_parts(self, batch: Sequence[Data]) -> None:
+        """Check that a batch has enough arrays, and nothing else."""
         if len(batch) < len(self.inputs):
             raise DataError(f"A batch has {len(self.inputs)} inputs, {', '.join(self.inputs)}, and then what is "
                             f"learned, and {len(batch)} arrays were given.")
         if wrong := [x for x in batch if x is None or isinstance(x, (str, dict))]:
             raise DataError(f"A batch is made of arrays, and {wrong[0]!r} was given; a setting is an attribute of the "
                             f"module, written before compile.")
-        return [np.asarray(a) for a in batch]
+
+    def split_batch(self, batch: Sequence[Data]) -> list[np.ndarray]:
+        """The arrays of a batch, which are enough."""
+        self.check_parts(batch)
+        return [_to_array(a) for a in batch]
 
     def to_batches(self, X: Data, y: Data, sample_weight: Data = None) -> Data:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
@@ -130,3 +133,9 @@ class Signature:
             raise DataError(f"{WEIGHTS} has the shape {weights.shape}; a finite number of at least 0 for each of the "
                             f"{rows} rows was expected.")
         return weights
+
+
+def _to_array(data: Data) -> np.ndarray:
+    """An array, also of sparse rows."""
+    rows = wrap_sparse(data)
+    return rows[:] if isinstance(rows, SparseRows) else np.asarray(rows)

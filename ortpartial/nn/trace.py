@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
-from ortpartial.graph import Value, counter, variable, with_numbers
+from ortpartial.graph import Value, cast, constant, counter, op, variable, with_numbers
+from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Range, check_indices
-from ortpartial.training import draw_mask
+from ortpartial.rewrites import Precision, lower_products
+from ortpartial.training import Update, draw_mask, scale_gradient
 
 from .structure import Nested
+from .update_call import UpdateCall
 
-__all__ = ["Call", "Exchange", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace", "to_range"]
+__all__ = ["Call", "Compared", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace",
+           "to_range"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 #: What a step reads and writes beside the parameters: where random numbers come from, and the batches seen.
 SEED, ITERATION = "seed", "iteration"
 
+#: How the state of the loss scale begins, in mixed precision.
+SCALING = "precision."
+
 #: How the state begins that passes numbers between processes within a step, and that none goes on from.
 PASSING = "data_parallel."
 
 #: What a step of several processes reads: which of them this is, and the share of the rows that it has.
 RANK, SHARE = f"{PASSING}rank", f"{PASSING}share"
+
+#: What weights of rows are called.
+WEIGHTS = "sample_weight"
 
 
 def current_trace() -> Trace | None:
@@ -107,7 +119,7 @@ class TracedModule(Protocol):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Passing:
     """Numbers that the processes add up in the middle of a step.
 
     Parameters
@@ -123,6 +135,26 @@ class Exchange:
     sent: Value
     received: Value
     kept: int | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A prediction that a loss compares with a target.
+
+    Parameters
+    ----------
+    loss : BaseLearningLoss or None
+        The loss of an element.
+    output, target : Value
+        What it compares, in the forms that it takes.
+    weights : Value or None
+        Weights of the rows, or of the elements.
+    """
+
+    loss: BaseLearningLoss | None
+    output: Value
+    target: Value
+    weights: Value | None
 
 
 @dataclass(frozen=True)
@@ -161,30 +193,42 @@ class Trace:
         Whether its layers are in training mode.
     updates : bool
         Whether optimizers update weights; without, a step only computes its losses.
+    gradient : callable
+        From a loss and values to the gradients, such as that of `resolve_checkpointing`.
+    precision : Precision, optional
+        The mixed precision of a step.
     find : callable, optional
         In an eager run, from the name of a part of the state to its numbers, None before the first batch; without, a
         graph is written.
     add_up : callable, optional
-        In an eager run of several processes, from a name, `Exchange.kept` and numbers to their sum over the processes.
+        In an eager run of several processes, from a name, `Passing.kept` and numbers to their sum over the processes.
     """
 
-    def __init__(self, module: TracedModule, *, training: bool, updates: bool = True,
+    def __init__(self, module: TracedModule, *, training: bool, updates: bool = True, gradient: Gradient = grad,
+                 precision: Precision | None = None,
                  find: Callable[[str], np.ndarray | None] | None = None,
                  add_up: Callable[[str, int | None, np.ndarray], np.ndarray] | None = None):
-        self.module, self.training, self.updates, self.find, self.add_up = module, training, updates, find, add_up
+        self.module, self.training, self.updates, self.gradient = module, training, updates, gradient
+        self.precision, self.find, self.add_up = precision, find, add_up
+        #: The values that keep their dtype in mixed precision, as losses read them, and those that are rewritten.
+        self.wide: set[Value] = set()
+        self._lowered: dict[Value, Value] = {}
         #: The state before, as variables of the graph, and the state now.
         self.before: dict[str, Value] = {}
         self.after: dict[str, Value] = {}
         #: All values that the state is given by the code, in turn.
         self.versions: dict[str, list[Value]] = {}
         #: What the processes add up, by the name of the state that holds it.
-        self.exchanges: dict[str, Exchange] = {}
+        self.exchanges: dict[str, Passing] = {}
         #: First numbers of the state that is no parameter's.
         self.first: dict[str, np.ndarray] = {}
         self.parameters: dict[str, Weight] = {}
         #: By value that a loss takes for labels, the number of classes, and the label that does not count.
         self.labels: dict[Value, tuple[int, int | None]] = {}
+        #: What losses of the library compare, in their order.
+        self.compared: list[Compared] = []
         self.calls: list[Call] = []
+        self.update_calls: list[UpdateCall] = []
         self._names: dict[int, str] = {}
         self._paths: dict[int, str] = {}
         self._open: list[str] = []
@@ -227,6 +271,50 @@ class Trace:
             raise GraphError(f"{name!r} is {old.type_name} and cannot become {value.type_name}.")
         self.after[name] = value
         self.versions.setdefault(name, []).append(value)
+
+    def differentiate(self, objective: Value, weights: Sequence[Value]) -> list[Value]:
+        """The gradients of an objective by weights."""
+        if self.precision is None:
+            return list(self.gradient(objective, weights))
+        scale = self._scaling[0] if self._scaling else constant(self.precision.loss_scale, np.float32)
+        return list(scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights))
+
+    def lower(self, values: Sequence[Value]) -> list[Value]:
+        """Expressions with the products of a mixed precision, if there is one."""
+        if self.precision is None:
+            return list(values)
+        # What is written of new weights reads them as it reads weights.
+        trained = [n for call in self.update_calls for n in call.update.before]
+        weights = {v for n in trained for v in self.versions.get(n, ())}
+        self._lowered |= {v: v for v in weights}
+        self._lowered = lower_products(values, self.precision.dtype, weights | set(self.before.values()),
+                                       lowered=self._lowered, wide=self.wide)
+        return [cast(self._lowered.get(v, v), v) for v in values]
+
+    def lower_buffers(self) -> None:
+        """Let buffers have the values that mixed precision computes."""
+        trained = {n for call in self.update_calls for n in call.update.before}
+        for n in self.changed.keys() & self.parameters.keys() - trained if self.precision is not None else ():
+            self.versions[n] = self.lower([self.after[n]])
+            self.after[n] = self.versions[n][0]
+
+    @property
+    def _scaling(self) -> list[Value]:
+        """The state of the loss scale before the step."""
+        first = {} if self.precision is None else self.precision.initial_state
+        return [self.read_state(SCALING + n, a.dtype, (), a) for n, a in first.items()]
+
+    def update(self, update: Update, gradients: Mapping[str, Value], k: Value) -> UpdateCall:
+        """Note an update of an optimizer."""
+        self.update_calls.append(UpdateCall(update, gradients, k, bool(self._scaling)))
+        return self.update_calls[-1]
+
+    def adapt_scale(self) -> None:
+        """Let the loss scale follow from whether the gradients of the step are finite."""
+        if self.precision is not None and self.update_calls and (scaling := self._scaling):
+            finite = reduce(op.And, [call.finite for call in self.update_calls])
+            for n, v in zip(self.precision.initial_state, self.precision.update(finite, *scaling), strict=True):
+                self.write_state(SCALING + n, v)
 
     @property
     def is_distributed(self) -> bool:

@@ -6,19 +6,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ortpartial.execution import GraphPart, GraphSource, StepNames
+from ortpartial.execution import GraphPart, GraphSource, StepNames, Vector
 from ortpartial.graph import Value, find_inputs
 from ortpartial.runtime import Buffer, Device, DeviceName
 
 from .entries import Entry, split_entries
-from .trace import ITERATION, SEED
+from .flat_step import flatten_step
+from .trace import ITERATION, SEED, WEIGHTS
 from .writing import Writing
 
-__all__ = ["WEIGHTS", "find_loss", "make_source", "unwrap"]
-
-
-#: What weights of rows are called.
-WEIGHTS = "sample_weight"
+__all__ = ["find_loss", "make_source", "unwrap"]
 
 
 def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: DeviceName, threads: int | None,
@@ -42,13 +39,18 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     -------
     GraphSource
     """
-    parts = tuple([_read_part(writing, entry) for entry in split_entries(writing.trace, writing.outputs)])
-    taken = {*writing.trace.before, *(n for part in parts for n in part.model.values)} - {ITERATION, SEED}
-    return GraphSource(parts, {n: state[n] for n in writing.trace.before}, StepNames(frozenset(taken)),
-                       Device.parse(device), loss=find_loss(writing), counter=ITERATION, thread_count=threads,
-                       exchanges=exchanges,
-                       weights=tuple([n for n, p in writing.trace.parameters.items() if p.is_trained]),
-                       row_weights=WEIGHTS if WEIGHTS in writing.inputs else None)
+    trace, loss = writing.trace, find_loss(writing)
+    parts = tuple([_read_part(writing, entry) for entry in split_entries(trace, writing.outputs)])
+    names = StepNames(frozenset({*trace.before, *(n for part in parts for n in part.model.values)} - {ITERATION, SEED}))
+    place = Device.parse(device)
+    # A loop whose values the gradient reads cannot be written a second time.
+    may_join = loss is not None and place.is_cpu and parts[0].model.graph is None
+    flat, vectors = _flatten(writing, parts[0], names) if may_join else (None, {})
+    return GraphSource(parts, {n: state[n] for n in trace.before}, names, place, loss=loss, counter=ITERATION,
+                       thread_count=threads, exchanges=exchanges,
+                       weights=tuple([n for n, p in trace.parameters.items() if p.is_trained]),
+                       row_weights=WEIGHTS if WEIGHTS in writing.inputs else None, flat=flat, vectors=vectors,
+                       precision=trace.precision)
 
 
 def _read_part(writing: Writing, entry: Entry) -> GraphPart:
@@ -57,6 +59,17 @@ def _read_part(writing: Writing, entry: Entry) -> GraphPart:
     results = {**entry.outputs, **{updates[n]: unwrap(v) for n, v in entry.updates.items()}}
     inputs = find_inputs(list(results.values()), {**writing.inputs, **writing.trace.before})
     return GraphPart.from_values(inputs, results, updates)
+
+
+def _flatten(writing: Writing, part: GraphPart, names: StepNames) -> tuple[GraphPart | None, Mapping[str, Vector]]:
+    """A step with vectors in place of small weights and states, and these vectors."""
+    flat = flatten_step(writing.trace, part.model.outputs, part.updates, names.free)
+    if flat is None:
+        return None, {}
+    updates = {n: new for n, new in part.updates.items() if new in flat.outputs} | {n: f"{n}_new" for n in flat.after}
+    outputs = {**flat.outputs, **{updates[n]: v for n, v in flat.after.items()}}
+    inputs = find_inputs(list(outputs.values()), {**writing.inputs, **writing.trace.before, **flat.before})
+    return GraphPart.from_values(inputs, outputs, updates), flat.vectors
 
 
 def unwrap(v: Value) -> Value:

@@ -135,8 +135,9 @@ class ModuleTrainer:
         return Session(build(inputs, outputs, name="gradients"), device=program.device)
 
     def copy_used(self) -> dict[str, np.ndarray]:
-        """Copies of parameters and buffers."""
-        return {n: p.numpy() for n, p in self.program.module.named_parameters(buffers=True)}
+        """Copies of parameters, buffers and averages."""
+        parameters = {n: p.numpy() for n, p in self.program.module.named_parameters(buffers=True)}
+        return parameters | {n: self.program.get(n) for n in self.program.averages}
 
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Overwrite them with former ones."""

@@ -122,7 +122,10 @@ def _call(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value]
         raise GraphError(f"{type(module).__name__} returns {wrong[0]!r}, of type {type(wrong[0]).__name__}, where "
                          f"values, or tuples, lists and dicts of them are expected.")
     with trace.writing():
-        result = rebuild(result, "", {n: v if isinstance(v, Value) else v.value for n, v in leaves.items()})
+        values = [v if isinstance(v, Value) else v.value for v in leaves.values()]
+        result = rebuild(result, "", dict(zip(leaves, trace.lower(values), strict=True)))
+        trace.lower_buffers()
+        trace.adapt_scale()
         if trace.exchanges:
             result = average_statistics(trace, inputs, result)
     return trace, result

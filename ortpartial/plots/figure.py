@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.installation import install_command
 from ortpartial.model import replace_file
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def import_pyplot() -> Any:
         from matplotlib import pyplot
     except ModuleNotFoundError as e:
         raise RuntimeMissingError(f"Pictures are drawn by matplotlib, and there is no module {e.name!r}: run "
-                                  f"`pip install ortpartial[plot]`.") from None
+                                  f"{install_command('plot')}.") from None
     return pyplot
 
 
@@ -59,6 +60,10 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
     if ax is not None:
         yield ax
         return
+    if not pyplot.get_fignums():
+        # The first use chooses the backend, and that of notebooks then sets parameters for good, such as "interactive":
+        # within a context of parameters its end would undo them, and no later figure be shown (matplotlib 3.11).
+        pyplot.draw_if_interactive()
     with pyplot.style.context("ortpartial.figure"):
         yield pyplot.figure(figsize=figsize).add_subplot(**settings)
 

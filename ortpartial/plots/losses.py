@@ -13,7 +13,7 @@ from .history import read_history
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_losses"]
+__all__ = ["mark", "plot_losses", "select"]
 
 #: Losses that span more than this factor are drawn on a logarithmic axis.
 _WIDE = 50
@@ -21,6 +21,8 @@ _WIDE = 50
 
 def plot_losses(source: object, *, log: bool | None = None, ax: Axes | None = None) -> Axes:
     """Draw the losses of training and validation by epoch, the best epoch, and the learning rate where it changes.
+
+    The best epoch is that of the smallest loss, or with `early_stopping` of an estimator that of the best score.
 
     Parameters
     ----------
@@ -57,44 +59,69 @@ def plot_losses(source: object, *, log: bool | None = None, ax: Axes | None = No
 
 
 def _draw(ax: Axes, history: Sequence[Mapping[str, object]], log: bool | None) -> None:
-    train, validation = _select(history, "loss"), _select(history, "validation_loss")
-    ax.plot(*train, label="training", marker=_mark(train))
+    train, validation = select(history, "loss"), select(history, "validation_loss")
+    ax.plot(*train, label="training", marker=mark(train))
     if len(validation[0]):
         # Dashes and squares tell the lines apart without their colors.
-        ax.plot(*validation, label="validation", linestyle="--", marker=_mark(validation) and "s")
-    _mark_best(ax, *(validation if len(validation[0]) else train))
+        ax.plot(*validation, label="validation", linestyle="--", marker=mark(validation) and "s")
+    _mark_best(ax, select(history, "val_score"), *(validation if len(validation[0]) else train))
     y = np.concatenate([train[1], validation[1]])
     if log or (log is None and y.size and y.min() > 0 and y.max() > _WIDE * y.min()):
         ax.set_yscale("log")
     ax.set(title="Losses", xlabel="epoch", ylabel="loss")
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)  # a single epoch has no ticks beside it
     handles, labels = ax.get_legend_handles_labels()
-    rates = _select(history, "learning_rate")
+    rates = select(history, "learning_rate")
     if len(set(rates[1])) > 1:
         handles.append(_draw_rates(ax, *rates))
         labels.append("learning rate")
     ax.legend(handles, labels)
 
 
-def _select(history: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """The epochs that have a finite number of this name, and these numbers."""
+def select(history: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Select the epochs that have a finite number of this name, and these numbers.
+
+    Parameters
+    ----------
+    history : sequence of dict
+        The records of epochs.
+    key : str
+        The column.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+    """
     pairs = [(e["epoch"], e[key]) for e in history if e.get(key) is not None and np.isfinite(e[key])]
     epochs, numbers = np.array(pairs or np.empty((0, 2)), float).T
     return epochs, numbers
 
 
-def _mark(curve: tuple[np.ndarray, np.ndarray]) -> str:
-    """The marker of the points of a curve, unless they are many."""
+def mark(curve: tuple[np.ndarray, np.ndarray]) -> str:
+    """The marker of the points of a curve, unless they are many.
+
+    Parameters
+    ----------
+    curve : tuple of numpy.ndarray
+        What `select` returned.
+
+    Returns
+    -------
+    str
+    """
     return "o" if len(curve[0]) <= 30 else ""
 
 
-def _mark_best(ax: Axes, epochs: np.ndarray, losses: np.ndarray) -> None:
-    """Mark the smallest loss."""
+def _mark_best(ax: Axes, scores: tuple[np.ndarray, np.ndarray], epochs: np.ndarray, losses: np.ndarray) -> None:
+    """Mark the smallest loss, or the loss of the epoch that early stopping has found the best by its score."""
     if not len(losses):
         return
-    best = int(losses.argmin())
+    best, text = int(losses.argmin()), ""
+    if len(scores[0]) == len(epochs):
+        best = int(scores[1].argmax())
+        text = f"score {scores[1][best]:.4g}"
     ax.plot(epochs[best], losses[best], marker="*", markersize=13, linestyle="", color="black", zorder=3,
-            label=f"best: {losses[best]:.4g} in epoch {epochs[best]:.0f}")
+            label=f"best: {text or f'{losses[best]:.4g}'} in epoch {epochs[best]:.0f}")
 
 
 def _draw_rates(ax: Axes, epochs: np.ndarray, rates: np.ndarray) -> Any:

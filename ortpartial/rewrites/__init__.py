@@ -2,8 +2,17 @@
 
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from .convolutions import BLOCKS, has_convolutions, write_convolutions
-from .lowering import clear_padding, downgrade_opset, drop_default, lower, lower_quantized, needs_lowering
-from .mixed_precision import LossScale, Precision, all_finite, resolve_precision, to_dtype
+from .gradient_model import gradient_model
+from .lowering import (
+    clear_padding,
+    downgrade_opset,
+    drop_default,
+    lower,
+    lower_quantized,
+    make_portable,
+    needs_lowering,
+)
+from .mixed_precision import LossScale, Precision, all_finite, lower_products, resolve_precision, to_dtype
 from .pipeline import prepare_training, rewrite_model, rewrite_step
 from .row_chunks import RowHead, find_row_head
 from .selection import attempt, is_selected, select_rewrites
@@ -21,6 +30,7 @@ from .train_mode import (
 __all__ = ["BLOCKS", "DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel",
            "all_finite", "attempt", "checkpoint_gradient", "choose_train_mode", "clear_padding", "downgrade_opset",
            "drop_default", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
-           "has_convolutions", "is_selected", "lower", "lower_quantized", "needs_lowering", "prepare_training",
-           "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step",
-           "select_rewrites", "to_dtype", "to_inference_mode", "write_convolutions"]
+           "gradient_model", "has_convolutions", "is_selected", "lower", "lower_products", "lower_quantized",
+           "make_portable", "needs_lowering", "prepare_training", "recompute_cheap", "resolve_checkpointing",
+           "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites", "to_dtype", "to_inference_mode",
+           "write_convolutions"]

@@ -115,7 +115,9 @@ def lower_average_pool(x: Value, *, node: Node, ceil_mode: int, count_include_pa
         sums = op.ReduceSum(elements, window.axes, keepdims=0)
         return crop(sums, constant(positions, np.int64), x.rank) if ceil_mode else sums
 
-    return sum_windows(x, 0) / sum_windows(ones, count_include_pad)
+    counts = sum_windows(ones, count_include_pad)
+    # A window that begins in the padding at the end averages nothing: 0 in onnxruntime 1.19.2; 1.32 leaves it out.
+    return sum_windows(x, 0) / (op.Max(counts, 1) if ceil_mode else counts)
 
 
 def unknown_sizes(node: Node, what: str, x: Value) -> NoGradientError:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Collection, Sequence
-from functools import partial, reduce
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import chebyshev
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.annotations import Inputs
-from ortpartial.autodiff import broadcast_channels, expand_lrn, expand_recurrent
+from ortpartial.autodiff import expand_composition
 from ortpartial.exceptions import GraphError, ModelError, NoGradientError
 from ortpartial.graph import (
     Node,
@@ -32,87 +30,10 @@ from ortpartial.graph import (
 )
 from ortpartial.model import Model, by_row, expand_body, is_misread, load, walk_graphs
 
-from .im2col import lower_average_pool, lower_col2im, lower_conv, lower_conv_transpose
+from .float64 import LOWERINGS, WITHOUT_FLOAT64, Formula
 
-__all__ = ["LOWERINGS", "clear_padding", "downgrade_opset", "drop_default", "lower", "lower_quantized",
+__all__ = ["clear_padding", "downgrade_opset", "drop_default", "lower", "lower_quantized", "make_portable",
            "needs_lowering"]
-
-
-def spatial_axes(x: Value) -> list[int]:
-    """All axes but batch and channel."""
-    return list(range(2, x.rank))
-
-
-def lower_gelu(x: Value, *, approximate: str) -> Value:
-    """x Φ(x)."""
-    if approximate == "tanh":
-        return 0.5 * x * (1 + op.Tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
-    return 0.5 * x * (1 + op.Erf(math.sqrt(0.5) * x))
-
-
-def lower_instance_normalization(x: Value, scale: Value, b: Value, *, epsilon: float) -> Value:
-    """(x - mean) / √(variance + ε) · scale + b, by channel."""
-    centered = x - op.ReduceMean(x, spatial_axes(x))
-    k = broadcast_channels(scale, x) / op.Sqrt(op.ReduceMean(centered * centered, spatial_axes(x)) + epsilon)
-    return centered * k + broadcast_channels(b, x)
-
-
-Formula = Callable[..., "Value | Sequence[Value]"]
-
-#: The Taylor series of erf(x) / x in x², for |x| < 1 to the last bit of float64.
-_NEAR = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(18)]
-
-
-def _scaled_erfc(t: float) -> float:
-    """e^(x²) (1 - erf x) at the x from 1 to 6 for which t = (48 / (x + 2) - 11) / 5."""
-    x = 48 / (5 * t + 11) - 2
-    return math.exp(x * x) * math.erfc(x)
-
-
-#: The polynomial in t that interpolates it at the Chebyshev points.
-_FAR = chebyshev.cheb2poly(chebyshev.chebinterpolate(np.vectorize(_scaled_erfc), 14)).tolist()
-
-
-def _evaluate_polynomial(coefficients: Sequence[float], x: Value) -> Value:
-    """Horner's scheme."""
-    *others, first = coefficients
-    return reduce(lambda y, c: y * x + c, reversed(others), first)  # type: ignore[arg-type, return-value]
-
-
-def lower_erf(x: Value) -> Value:
-    """erf x with a relative error below 1e-15; it is 1 from 6 on."""
-    a = op.Abs(x)
-    clipped = op.Clip(a, 1.0, 6.0)
-    near = x * _evaluate_polynomial(_NEAR, op.Min(a, 1.0) * op.Min(a, 1.0))
-    far = op.Sign(x) * (1 - op.Exp(-(clipped * clipped)) * _evaluate_polynomial(_FAR, (48 / (clipped + 2) - 11) / 5))
-    return op.Where(a < 1, near, far)
-
-
-#: Operators without a float64 kernel in onnxruntime 1.19.2 and 1.31.1: the same function in operators that have one.
-LOWERINGS: dict[str, Formula] = {
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), expand_recurrent),
-    "AveragePool": lower_average_pool,
-    "Col2Im": lower_col2im,
-    "Conv": lower_conv,
-    "ConvTranspose": lower_conv_transpose,
-    "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
-    "Erf": lower_erf,
-    "Gelu": lower_gelu,
-    "GlobalAveragePool": lambda x: op.ReduceMean(x, spatial_axes(x)),
-    "GlobalMaxPool": lambda x: op.ReduceMax(x, spatial_axes(x)),
-    "HardSigmoid": lambda x, *, alpha, beta: op.Min(op.Max(alpha * x + beta, 0), 1),
-    "HardSwish": lambda x: x * op.Min(op.Max(x / 6 + 0.5, 0), 1),
-    "InstanceNormalization": lower_instance_normalization,
-    "LRN": expand_lrn,
-    "LeakyRelu": lambda x, *, alpha: op.Max(x, 0) + alpha * op.Min(x, 0),
-    "Mean": lambda *x: op.Sum(*x) / len(x),
-    "Mish": lambda x: x * op.Tanh(op.Softplus(x)),
-    "PRelu": lambda x, slope: op.Max(x, 0) + slope * op.Min(x, 0),
-    "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
-    "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),
-    "Softsign": lambda x: x / (1 + op.Abs(x)),
-    "ThresholdedRelu": lambda x, *, alpha: op.Where(x > alpha, x, 0),
-}
 
 
 def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
@@ -173,9 +94,90 @@ def needs_lowering(model: ModelProto) -> bool:
     bool
     """
     nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
-             if node.op_type in LOWERINGS and not node.domain]
+             if (node.op_type in LOWERINGS and not node.domain) or node.domain == "com.microsoft"]
     is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
     return (bool(nodes) and (is_batchwise or _has_float64(model))) or is_misread(model)
+
+
+def make_portable(model: ModelProto) -> ModelProto:
+    """The model in operators that onnxruntime 1.19.2 and 1.32.0 have kernels for, and whose own optimizers keep it.
+
+    `Session` does the same, and more, for the runtime that is installed; this is for models that users run themselves.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The same object where there is nothing to change.
+
+    Raises
+    ------
+    ModelError
+        An operator has no float64 kernel in these versions, and is none of `LOWERINGS`; the message names the node.
+
+    Examples
+    --------
+    >>> from ortpartial.graph import variable
+    >>> x = variable("x", "float64", ["N"])
+    >>> [node.op_type for node in make_portable(build([x], {"y": op.Cosh(x)})).graph.node]
+    ['Mul', 'Exp', 'Mul', 'Mul', 'Neg', 'Mul', 'Exp', 'Mul', 'Mul', 'Add']
+    """
+    model = lower(model)
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node]
+    suspects = {node.op_type for node in nodes} & {n.rpartition(".")[2] for n in (*LOWERINGS, *WITHOUT_FLOAT64)}
+    if suspects and _has_float64(model):
+        _check_kernels(load(model))
+    if any(node.op_type == "QLinearMatMul" and not node.domain for node in nodes):
+        model = lower_quantized(model)
+    return _keep_dequantized(model)
+
+
+def _check_kernels(model: Model) -> None:
+    """Raise for a node that has no float64 kernel in any of the runtimes."""
+    for node in walk_nodes(topological(list(model.outputs.values()))):
+        name = ".".join(filter(None, (node.domain, node.op_type)))
+        if (name in LOWERINGS or name in WITHOUT_FLOAT64) and any(
+                v is not None and v.dtype == np.float64 for v in (*node.inputs, *node.outputs)):
+            raise ModelError(f"{node!r} is of float64, and no onnxruntime from 1.19.2 to 1.32.0 has such a kernel for "
+                             f"{name}" + " of these attributes and sizes" * (name in LOWERINGS) +
+                             "; make the model one of float32, or its sizes static.")
+
+
+#: Operators through which onnxruntime moves a quantization.
+_MOVED_THROUGH = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def _keep_dequantized(model: ModelProto) -> ModelProto:
+    """The model with a Max of one tensor behind a dequantization that more than a quantization reads, if it is of int8.
+
+    onnxruntime 1.32.0 quantizes what moves dequantized elements, as the gradient of MaxPool does, to move bytes instead
+    (QDQPropagationTransformer), then turns int8 into uint8 (QDQS8ToU8Transformer) but for the attribute of the nodes
+    that it has just written: "output_dtype INT8 does not match y_zero_point type UINT8".
+    """
+    graph = model.graph
+    signed = {t.name for t in graph.initializer if t.data_type == TensorProto.INT8}
+    if not any(n.op_type == "QuantizeLinear" and signed & {*n.input[2:]} for n in graph.node):
+        return model
+    dequantized = {n.output[0] for n in graph.node if n.op_type == "DequantizeLinear"}
+    quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
+    moved = {n.input[0] for n in graph.node if n.op_type in _MOVED_THROUGH and n.output[0] not in quantized}
+    moved &= dequantized
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    nodes = []
+    for node in copy.graph.node:
+        if node.op_type in _MOVED_THROUGH and node.input[0] in moved and node.output[0] not in quantized:
+            node.input[0] = f"{node.input[0]}/kept"
+        nodes.append(NodeProto.FromString(node.SerializeToString()))
+        if node.op_type == "DequantizeLinear" and node.output[0] in moved:
+            nodes.append(helper.make_node("Max", [node.output[0]], [f"{node.output[0]}/kept"]))
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
 
 
 def lower_quantized(model: ModelProto) -> ModelProto:
@@ -316,11 +318,13 @@ def _build_like(model: ModelProto, loaded: Model, outputs: Sequence[Value]) -> M
 
 def _lower_node(node: Node, inputs: Sequence[Value | None], wrong: Collection[str]) -> list[Value] | None:
     """The outputs of a node in other operators; None where it is left as it is."""
+    is_double = any(v is not None and v.dtype == np.float64 for v in (*node.inputs, *node.outputs))
+    if node.domain == "com.microsoft" and is_double:
+        return expand_composition(node, inputs)
     if node.op_type not in LOWERINGS or node.domain:
         return None
     # A layout of recurrent operators with the batch first has no kernel in any dtype.
-    is_right = node.outputs[0].dtype != np.float64 and node.op_type not in wrong
-    if is_right and not node.attributes.get("layout"):
+    if not (is_double or node.op_type in wrong or node.attributes.get("layout")):
         return None
     try:
         outputs = _apply(LOWERINGS[node.op_type], node, inputs)

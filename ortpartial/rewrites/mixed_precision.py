@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -32,7 +33,7 @@ from ortpartial.model import Model
 
 from .train_mode import TrainingModel
 
-__all__ = ["LossScale", "Precision", "resolve_precision", "to_mixed_precision"]
+__all__ = ["LossScale", "Precision", "lower_products", "resolve_precision", "to_mixed_precision"]
 
 #: Never in the low dtype: sums of many numbers, and functions that overflow in its range.
 WIDE = frozenset({"BatchNormalization", "CumProd", "CumSum", "Exp", "GroupNormalization",
@@ -179,12 +180,47 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
     ModelError
         A node has a body, or the model itself holds float16 or bfloat16.
     """
-    model = training.model
-    kind, type_name, largest = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype), ml_dtypes.finfo(dtype).max
-    model_inputs = frozenset(model.inputs.values())
+    model, parameters = training.model, set(training.model.initializers.values())
     if small := [n for n, v in model.initializers.items() if v.is_float and v.dtype.itemsize < 4]:
         raise ModelError(f"{small[0]!r} holds {model.initializers[small[0]].dtype}, and precision={str(dtype)!r} is "
                          f"for models of float32.")
+    batches = [s.batch for s in training.statistics]
+    new = dict(lower_products([*model.outputs.values(), *batches], dtype, parameters))
+    outputs = {n: cast(new.get(v, v), v) for n, v in model.outputs.items()}
+    statistics = [replace(s, batch=cast(new.get(s.batch, s.batch), s.batch)) for s in training.statistics]
+    return replace(training, model=replace(model, outputs=outputs), statistics=statistics)
+
+
+def lower_products(
+    values: Sequence[Value], dtype: np.dtype, parameters: Collection[Value], *,
+    lowered: Mapping[Value, Value] = MappingProxyType({}), wide: Collection[Value] = ()
+) -> dict[Value, Value]:
+    """Expressions with their products in a low dtype, by the rules of `to_mixed_precision`.
+
+    Parameters
+    ----------
+    values : sequence of Value
+        The expressions.
+    dtype : numpy.dtype
+        float16 or bfloat16.
+    parameters : collection of Value
+        What is cast to the dtype of the others that an operator reads, as constants are.
+    lowered : dict of Value to Value
+        What has been rewritten before.
+    wide : collection of Value
+        Values that keep their dtype wherever they are read.
+
+    Returns
+    -------
+    dict of Value to Value
+        By value of the expressions, what takes its place, which may be in the low dtype.
+
+    Raises
+    ------
+    ModelError
+        A node has a body.
+    """
+    kind, type_name, largest = helper.np_dtype_to_tensor_dtype(dtype), onnx_type(dtype), ml_dtypes.finfo(dtype).max
 
     def lower(x: Value) -> Value:
         if x.array is None:
@@ -193,13 +229,17 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
         return constant(x.array.clip(-float(largest), float(largest)).astype(dtype))
 
     def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+        outputs = choose(node, inputs)
+        return outputs and [cast(y, old) if old in wide else y for y, old in zip(outputs, node.outputs, strict=True)]
+
+    def choose(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
         if node.bodies:
             raise ModelError(f"{node!r} has a graph inside, and precision={str(dtype)!r} trains none that has one.")
         floats = [x for x in inputs if x is not None and x.is_float]
         if not floats or node.domain:
             is_same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
             return None if is_same else apply(node, inputs, low=False)
-        computed = [x for x in floats if x.dtype != dtype and (x.node is not None or x in model_inputs)]
+        computed = [x for x in floats if x.dtype != dtype and x.array is None and x not in parameters]
         follows = not computed and any(x.dtype == dtype for x in floats) and node.op_type not in WIDE
         # Products are always in the low dtype, for which devices have units.
         return apply(node, inputs, low=follows or node.op_type in PRODUCTS)
@@ -211,11 +251,8 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
                   for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True))]
         return list(_copy_node(node, inputs, kind if low else None).outputs)
 
-    batches = [s.batch for s in training.statistics]
-    new = make_rewriter([*model.outputs.values(), *batches], {}, change)
-    outputs = {n: cast(new(v), v) for n, v in model.outputs.items()}
-    statistics = [replace(s, batch=cast(new(s.batch), s.batch)) for s in training.statistics]
-    return replace(training, model=replace(model, outputs=outputs), statistics=statistics)
+    new = make_rewriter(values, lowered, change)
+    return {**lowered, **{y: new(y) for node in topological(values, lowered) for y in node.outputs}}
 
 
 def all_finite(values: Sequence[Value]) -> Value:

@@ -9,7 +9,7 @@ from .execution_providers import NodePlacement
 from .interrupt import Interrupt
 from .kernels import compute_node
 from .ort_types import OrtValue
-from .process_group import ProcessGroup
+from .process_group import ProcessGroup, connect_processes
 from .session import Binding, Session
 from .session_options import OPTIMIZERS, session_options
 from .threads import choose_threads
@@ -19,6 +19,6 @@ from .upgrade_check import compare_with_file
 
 __all__ = ["CPU", "OPTIMIZERS", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "Interrupt",
            "NodePlacement", "OrtValue", "ProcessGroup", "Session", "TrainingAgent", "Turn", "TypedOrtValue", "as_numpy",
-           "check_adapter_files", "choose_threads", "compare_with_file", "compute_node", "cores", "find_untrusted",
-           "has_adapter_files", "has_training", "read_adapter_file", "runtime_version", "session_options",
-           "write_adapter_file"]
+           "check_adapter_files", "choose_threads", "compare_with_file", "compute_node", "connect_processes", "cores",
+           "find_untrusted", "has_adapter_files", "has_training", "read_adapter_file", "runtime_version",
+           "session_options", "write_adapter_file"]

@@ -30,8 +30,9 @@ def make_borrowable(array: np.ndarray) -> np.ndarray:
 
 def to_ortvalue(array: np.ndarray, device: Device) -> OrtValue:
     """An OrtValue that borrows the memory of a borrowable array, which the caller keeps alive; on a GPU, a copy."""
+    memory = device.ort
     try:
-        return C.OrtValue.ortvalue_from_numpy(array, device.ort)
+        return C.OrtValue.ortvalue_from_numpy(array, memory)
     except Exception as e:  # Strings, or a dtype that ONNX does not have.
         raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None
 

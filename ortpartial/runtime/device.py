@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, RuntimeMissingError
+from ortpartial.installation import install_command
 
 __all__ = ["CPU", "Device", "DeviceName", "cores", "has_training", "import_onnxruntime", "plug_in_devices",
            "runtime_version"]
@@ -59,8 +60,8 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError as e:
         raise RuntimeMissingError(
-            f"No onnxruntime that can be imported ({e}): run `pip install ortpartial[cpu]`, or `pip install "
-            f"ortpartial[training]` for the one with the TrainingAgent (Python 3.12 at most), never both."
+            f"No onnxruntime that can be imported ({e}): run {install_command('cpu')}, or `pip install "
+            f"'.[training]'` for the one with the TrainingAgent (Python 3.12 at most), never both."
         ) from e
     return onnxruntime
 
@@ -220,7 +221,8 @@ class Device:
         provider, available = _PROVIDERS[match[1]], import_onnxruntime().get_available_providers()
         if provider not in available:
             raise DeviceError(f"The device {name!r} needs {provider}, onnxruntime {runtime_version()} has "
-                              f"{', '.join(available)}: install ortpartial[cuda] instead of this runtime.")
+                              f"{', '.join(available)}: instead of this runtime, run "
+                              f"{install_command('cuda')}.")
         return Device(match[1], int(match[2] or 0), options=tuple(options.items()))
 
     def __str__(self) -> str:

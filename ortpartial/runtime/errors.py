@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from onnx import helper
+from onnx import ModelProto, helper
 
 from ortpartial.exceptions import DataError, ModelError, OrtPartialError
-from ortpartial.graph import walk_nodes
-from ortpartial.model import load
+from ortpartial.graph import GUARD, REFUSING, Bound, describe_bound, name_node, state_refusal, walk_nodes
+from ortpartial.model import load, walk_graphs
 
 from .device import C, runtime_version
 
-__all__ = ["clean_message", "load_error", "newest_opset", "run_error"]
+#: What onnxruntime 1.19 to 1.32 says of a number out of range: the number, where it has it, and the range.
+_OUT_OF_RANGE = (
+    r"indices element out of data bounds, idx=(-?\d+) must be within the inclusive range \[(-?\d+),(-?\d+)\]",
+    r"invalid ind(?:ex|ice) found, ind(?:ex|ice) = (-?\d+)",  # GatherND and ScatterND
+    r"Out of range value in index tensor",  # GatherElements
+    r"Invalid value/s in sequence_lens",  # GRU, LSTM and RNN
+    r"Invalid sequence length: (-?\d+)",  # ReverseSequence
+    r"position_ids value (-?\d+) at index",  # RotaryEmbedding
+    r"nonpad_kv_seqlen_data\[i\] >= 0",  # Attention
+)
+
+__all__ = ["clean_message", "find_refusals", "load_error", "newest_opset", "run_error"]
 
 
 def clean_message(e: Exception) -> str:
@@ -25,21 +38,67 @@ def clean_message(e: Exception) -> str:
     # A source location: the path, and the signature of the function up to its closing parenthesis.
     text = re.sub(r"/?\S*onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\)( const)?( \[with [^\]]*\])? ?", "",
                   text)
-    # A guard inside of the graph is a Gather whose name says what is wrong (ortpartial/model/run_time_guards.py).
-    text = re.sub(r"Gather node '(\S+ .+)': indices element out of data bounds, idx=1 must be within the inclusive "
-                  r"range \[-1,0\]", r"\1", text)
     if newer := re.search(r"Opset (\d+) is under development .* till opset (\d+)", text):
         text = f"the model has opset {newer[1]}, and the newest that it knows is {newer[2]}"
     return text.strip().rstrip(".") + "."
 
 
-def run_error(e: Exception) -> Exception:
-    """The error for a run that failed: a `DataError` if an input does not fit the graph, else a `ModelError`."""
+def find_refusals(model: ModelProto | bytes) -> dict[str, str]:
+    """The errors for numbers that are out of range, by the names of nodes, as `build` has noted them.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or bytes
+        A graph.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    if not isinstance(model, ModelProto):
+        if b"that is not in " not in model and b"that is out of range:" not in model and GUARD.encode() not in model:
+            return {}
+        return find_refusals(ModelProto.FromString(model))
+    return {n.name: n.doc_string for graph in walk_graphs(model.graph) for n in graph.node
+            if n.op_type in REFUSING and n.doc_string}
+
+
+def run_error(e: Exception, refusals: Mapping[str, str] = MappingProxyType({})) -> Exception:
+    """The error for a run that failed: a `DataError` if an input does not fit the graph, else a `ModelError`.
+
+    Parameters
+    ----------
+    e : Exception
+        That of onnxruntime.
+    refusals : dict of str to str
+        What `find_refusals` returns.
+
+    Returns
+    -------
+    Exception
+    """
     if isinstance(e, OrtPartialError):
         return e
+    if (refusal := _find_refusal(str(e), refusals)) is not None:
+        return DataError(refusal)
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
         return DataError(f"onnxruntime {runtime_version()} refuses an input: {clean_message(e)}")
     return ModelError(f"onnxruntime {runtime_version()} failed to run the graph: {clean_message(e)}")
+
+
+def _find_refusal(message: str, refusals: Mapping[str, str]) -> str | None:
+    """The error for a number out of the range of a node, if this is one."""
+    *_, last = re.split(r"running (?=\w+ node\. Name:')", message)
+    node = re.match(r"(\w+) node\. Name:'(.*?)' Status Message: ", last, re.S)
+    problem = next((m for p in _OUT_OF_RANGE if (m := re.search(p, last))), None)
+    if node is None or problem is None:
+        return None
+    numbers = [int(n) for n in problem.groups()]
+    refusal = refusals.get(node[2], node[2] if node[2].startswith(GUARD) else "")
+    if not refusal or (len(numbers) == 3 and refusal.endswith("out of range:")):
+        bound = Bound(1, "an index", (tuple(numbers[1:]),) if len(numbers) == 3 else None)  # type: ignore[arg-type]
+        refusal = describe_bound(name_node(node[2], node[1], ""), bound)
+    return state_refusal(refusal, numbers[0] if numbers else None)
 
 
 def load_error(e: Exception, data: bytes) -> ModelError:

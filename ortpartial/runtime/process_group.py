@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from ortpartial.exceptions import ProcessError, RuntimeMissingError, SettingError
+from ortpartial.installation import install_command
 
 from .buffer import Buffer
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "connect_processes"]
 
 #: Seconds after which a collective operation fails if another process does not join it.
 _TIMEOUT = 300
+
+
+@contextmanager
+def connect_processes() -> Iterator[bool]:
+    """A context in which the processes that torchrun has started are connected.
+
+    Yields
+    ------
+    bool
+        Whether this process is the first one.
+
+    Raises
+    ------
+    RuntimeMissingError
+        torch is not installed.
+    SettingError
+        torchrun has not started this process.
+    """
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise RuntimeMissingError("Several processes need torch: run `pip install ortpartial[torch]`.") from None
+    is_connected = dist.is_initialized()
+    if not is_connected and "RANK" not in os.environ:
+        raise SettingError("Several processes are started by torchrun: `torchrun --nproc_per_node=2 -m ortpartial "
+                           "train ... --distributed`.")
+    if not is_connected:
+        dist.init_process_group("gloo")
+    try:
+        yield dist.get_rank() == 0
+    finally:
+        if not is_connected:
+            dist.destroy_process_group()
 
 
 class ProcessGroup:
@@ -40,7 +78,7 @@ class ProcessGroup:
             import torch
             import torch.distributed as dist
         except ImportError:
-            raise RuntimeMissingError("distributed=True needs torch: run `pip install ortpartial[torch]`.") from None
+            raise RuntimeMissingError(f"distributed=True needs torch: run {install_command('torch')}.") from None
         if not dist.is_available() or not dist.is_initialized():
             raise SettingError("distributed=True needs torch.distributed.init_process_group('gloo') before fit, in a "
                                "script that `torchrun --nproc_per_node=2 script.py` starts.")
@@ -48,19 +86,17 @@ class ProcessGroup:
         self._torch, self._dist = torch, dist
         self._group = dist.new_group(timeout=timedelta(seconds=_TIMEOUT))
         self.bytes_sent = 0
-        self._buffer: Buffer | None = None
-        self._tensor: Any = None
+        #: The last tensors are kept alive: a thread of gloo must not be the one to free them while Python shuts down.
+        self._tensors: deque[Any] = deque(maxlen=4)
 
     def all_reduce(self, buffer: Buffer) -> None:
         """Replace the content of a buffer by its sum over the processes."""
-        if self._buffer is not buffer:
-            # The tensor is kept alive: a thread of gloo must not be the one to free it while Python shuts down.
-            self._buffer, self._tensor = buffer, self._to_tensor(buffer)
+        self._tensors.append(tensor := self._to_tensor(buffer))
         try:
-            self._dist.all_reduce(self._tensor, group=self._group)
+            self._dist.all_reduce(tensor, group=self._group)
         except RuntimeError as e:
             raise self._process_error(e) from None
-        self.bytes_sent += self._tensor.nbytes
+        self.bytes_sent += tensor.nbytes
 
     def all_gather(self, array: np.ndarray) -> np.ndarray:
         """The arrays that all processes pass here, of one shape and dtype, along a new first axis."""
@@ -72,6 +108,15 @@ class ProcessGroup:
             raise self._process_error(e) from None
         self.bytes_sent += array.nbytes
         return gathered
+
+    def gather(self, value: object) -> list[Any]:
+        """The values that all processes pass here, picklable objects, by their ranks."""
+        values: list[Any] = [None] * self.size
+        try:
+            self._dist.all_gather_object(values, value, group=self._group)
+        except RuntimeError as e:
+            raise self._process_error(e) from None
+        return values
 
     def _to_tensor(self, buffer: Buffer) -> Any:
         """A torch tensor that shares the memory of a buffer."""

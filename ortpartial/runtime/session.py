@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, DeviceWarning, ModelError
@@ -29,7 +29,7 @@ from ortpartial.rewrites import (
 from .buffer import Buffer, as_numpy, make_borrowable, to_ortvalue
 from .channel_block import channel_block
 from .device import CPU, C, Device, DeviceName, has_training, import_onnxruntime, runtime_version
-from .errors import load_error, newest_opset, run_error
+from .errors import find_refusals, load_error, newest_opset, run_error
 from .execution_providers import NodePlacement, add_provider, ask_placement, find_faults, wrong_operators
 from .fork import Inherited, keep_at_fork
 from .host_nodes import list_dtypes, split_host_nodes
@@ -80,6 +80,11 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
         # They would store packed weights again, in the form that a gradient reads.
         names += ["ConstantFolding", "TransposeOptimizer"]
     return names
+
+
+def _is_fixed(graph: GraphProto | None) -> bool:
+    """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each."""
+    return graph is None or all(d.HasField("dim_value") for i in graph.input for d in i.type.tensor_type.shape.dim)
 
 
 def _has_blocks(node: NodeProto) -> bool:
@@ -179,6 +184,8 @@ class Session:
             self._later = self.inputs
             self.inputs = [i.name for i in model.graph.input if i.name in {*self._host.inputs, *self._later}]
         self.outputs: list[str] = [o.name for o in self.handle.outputs_meta]
+        #: The errors of nodes for numbers out of range, by name.
+        self.refusals = find_refusals(model)
         self._sequences = {i.name for i in self.handle.inputs_meta if i.type.startswith("seq")}
         keep_at_fork(self)
 
@@ -234,7 +241,7 @@ class Session:
         """An `InferenceSession` of the graph, with a kernel that 1.19.2 lacks worked around."""
         if options is None:
             graph = model.graph if isinstance(model, ModelProto) else None
-            options = session_options(self.threads, graph, memory_pattern=self._memory_pattern)
+            options = session_options(self.threads, graph, memory_pattern=self._memory_pattern and _is_fixed(graph))
         self._providers = (add_provider(options, self.device, self.threads) if self.device.is_provider
                            else self.device.providers)
         register_custom_ops(options, model)
@@ -311,7 +318,7 @@ class Session:
             inputs = {n: v if n in self._sequences else make_borrowable(v) for n, v in feeds.items()}
             arrays = self.handle.run(self.outputs, inputs, options or self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
         # onnxruntime 1.19.2 returns an output that is an input as a view of its memory, and does not keep it alive.
         return {n: np.array(v) if n in inputs and not isinstance(v, list) else
                 np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(self.outputs, arrays, strict=True)}
@@ -347,7 +354,7 @@ class Session:
         try:
             return self.handle.run_with_ort_values(feeds, self.outputs, self._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.refusals) from None
 
     def binding(self) -> Binding:
         """A new binding of inputs and outputs; a session may have several."""
@@ -387,8 +394,8 @@ class Binding:
     array([ 2., 10.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_outputs", "_run",
-                 "_unbound_outputs", "session")
+    __slots__ = ("__weakref__", "_binding", "_copied", "_device", "_host", "_inputs", "_missing", "_names", "_outputs",
+                 "_run", "_unbound_outputs", "session")
 
     def __init__(self, session: Session):
         self.session = session
@@ -400,9 +407,10 @@ class Binding:
         self._inputs: dict[str, Reduced] = {}
         # The inputs that are not in the memory of the provider: onnxruntime copies them when they are bound.
         self._copied: dict[str, OrtValue] = {}
-        self._missing = set(session.inputs)
-        self._outputs: dict[str, Buffer | None] = {}
-        self._unbound_outputs: list[str] = []
+        self._missing, self._names = set(session.inputs), frozenset(session.inputs)
+        # Looking a name up in a list would take a time that grows with the square of their number.
+        self._outputs: dict[str, Buffer | None] = dict.fromkeys(session.outputs)
+        self._unbound_outputs: dict[str, None] = {}
         for name in session.outputs:
             self.bind_output(name)
         keep_at_fork(self)
@@ -470,7 +478,7 @@ class Binding:
         # An unknown name makes a binding of onnxruntime 1.19 to 1.31 refuse all other names as well.
         if name in self._missing:
             self._missing.remove(name)
-        elif name not in self.session.inputs:
+        elif name not in self._names:
             match_names(self.session.inputs, [*self.session.inputs, name])
         self._binding.bind_ortvalue_input(name, ortvalue)
         if self._copied:
@@ -486,15 +494,16 @@ class Binding:
         """
         if buffer is not None and self._outputs.get(name) is buffer:
             return
-        if name not in self.session.outputs:
+        if name not in self._outputs:
             # onnxruntime 1.19 to 1.31 accepts an unknown name here and ignores it.
             match_names(self.session.outputs, [*self.session.outputs, name], "output")
         if buffer is None:
             self._binding.bind_output(name, self._device.ort)
+            self._unbound_outputs[name] = None
         else:
             self._binding.bind_ortvalue_output(name, self._borrow(buffer))
+            self._unbound_outputs.pop(name, None)
         self._outputs[name] = buffer
-        self._unbound_outputs = [n for n, b in self._outputs.items() if b is None]
 
     def run(self, options: RunOptions | None = None) -> None:
         """Run the graph on the bound inputs.
@@ -525,7 +534,7 @@ class Binding:
                     self._binding.bind_ortvalue_input(name, ortvalue)
             self._run(self._binding, options or self.session._options)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self.session.refusals) from None
 
     def vector(self) -> OrtValues:
         """The outputs of the last run as an OrtValueVector."""

@@ -11,12 +11,13 @@ import onnx
 from onnx import ModelProto, ValueInfoProto, helper
 
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
+from ortpartial.installation import install_command
 
 from .agent_nodes import read_shape
 from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, prepare_for_agent
 from .buffer import Buffer
 from .device import CPU, C, Device, DeviceName, has_training, runtime_version
-from .errors import clean_message, run_error
+from .errors import clean_message, find_refusals, run_error
 from .fork import Inherited, keep_at_fork
 from .ort_types import OrtValue
 from .session import Binding, Session
@@ -66,7 +67,7 @@ class TrainingAgent:
         if not has_training():
             raise RuntimeMissingError(
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
-                f"`pip install ortpartial[training]` (Python 3.12 at most), or use engine='step' instead."
+                f"{install_command('training')} (Python 3.12 at most), or use engine='step' instead."
             )
         self._model, self._weights = prepare_for_agent(model), list(dict.fromkeys(weights))
         self._device, self._threads = Device.parse(device), threads
@@ -89,6 +90,7 @@ class TrainingAgent:
         options.enable_mem_pattern = options.enable_mem_reuse = False
         # TrainingAgent 1.19.2 holds a bare pointer to its session, which has to live as long.
         self._session = Session(self.gradient_onnx, device=self._device, options=options)
+        self._refusals = find_refusals(self._model)
         devices = [self._device.ort]
         self._agent = C.TrainingAgent(
             self._session.handle, self._order, devices * len(self.outputs), gradients, devices * len(gradients),
@@ -154,7 +156,7 @@ class TrainingAgent:
         try:
             self._agent.run_forward(feeds, results, state, None)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self._refusals) from None
         outputs = [results[i] for i in range(len(self._differentiated))]
         if changes != self._changes:
             self._borrowed = _find_shared([v.ortvalue for v in tensors], outputs)
@@ -206,7 +208,7 @@ class TrainingAgent:
         try:
             self._agent.run_backward(feeds, results, state._state)
         except Exception as e:
-            raise run_error(e) from None
+            raise run_error(e, self._refusals) from None
         gradients = {n: results[i] if i >= 0 else self._new_tensor(tensors[self._order.index(n)])
                      for n, i in self._gradients}
         if state._change != self._checked:

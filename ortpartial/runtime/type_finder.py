@@ -56,7 +56,7 @@ def find_types(node: Node) -> list[TypeProto]:
     Examples
     --------
     >>> from ortpartial.graph import describe_opaque, variable
-    >>> proto = helper.make_node("Inverse", ["x"], ["y"], domain="com.microsoft")
+    >>> proto = helper.make_node("SampleOp", ["x"], ["y"], domain="com.microsoft")
     >>> schema, attributes = describe_opaque(proto, 1, [None])
     >>> [kind] = find_types(Node(schema, (variable("x", "float32", ["N", 3, 3]),), attributes))
     >>> Value(kind).shape

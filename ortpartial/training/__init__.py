@@ -20,10 +20,11 @@ from .names import Names
 from .rate_factors import RateFactors, WeightDescription, describe_weights, resolve_rate_factors
 from .rewrite_check import RewriteCheck, check_rewrites, differentiate_written
 from .source import SpecSource, spec_of
-from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, program_bytes
+from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, known_shape, list_states, program_bytes
 from .split_graphs import forward_graph, loss_graph, row_loss_graph
 from .state_choice import choose_state
-from .step import gradient_graph, make_targets, mean_loss, step_values
+from .step import gradient_graph, make_targets, mean_loss, scale_gradient, step_values
+from .update import Update
 
 __all__ = [
     "ACCUMULATED",
@@ -40,6 +41,7 @@ __all__ = [
     "ShapePolicy",
     "SpecSource",
     "TrainingSpec",
+    "Update",
     "WeightDescription",
     "WeightedMean",
     "check_rewrites",
@@ -53,6 +55,7 @@ __all__ = [
     "forward_graph",
     "gradient_graph",
     "known_shape",
+    "list_states",
     "loss_graph",
     "make_targets",
     "make_weights",
@@ -60,6 +63,7 @@ __all__ = [
     "program_bytes",
     "resolve_rate_factors",
     "row_loss_graph",
+    "scale_gradient",
     "select_engine",
     "select_for_backward",
     "select_for_fit",

@@ -5,7 +5,7 @@ An update of few elements takes the time of its operators, of which a vector has
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from ortpartial.execution import Vector
-from ortpartial.graph import build, op, variable
-from ortpartial.learning import WeightAverage
+from ortpartial.graph import Value, build, op, variable
+from ortpartial.learning import BaseLearningRate, WeightAverage
 from ortpartial.limits import limits
 from ortpartial.runtime import Session
 
-from .names import Names
 from .spec import TrainingSpec, known_shape
 
-__all__ = ["FlatGroup", "find_flat_groups"]
+__all__ = ["FlatGroup", "find_flat_groups", "join_weights"]
 
 #: onnxruntime 1.19.2 takes square roots in float32 of so many elements at once, an ulp off, and of those that remain at
 #: the end exactly. So that these are the same in a vector, one weight whose size is no multiple of it comes last.
@@ -48,7 +47,7 @@ class FlatGroup:
     --------
     >>> from ortpartial.training.names import Names
     >>> group = FlatGroup("flat", Vector({"w": (3, 2), "b": (3,)}))
-    >>> {n: list(v.shapes) for n, v in group.vectors(Names(frozenset()), ["m"]).items()}
+    >>> {n: list(v.shapes) for n, v in group.vectors(Names(frozenset()).state, ["m"]).items()}
     {'flat': ['w', 'b'], 'flat_m': ['w_m', 'b_m']}
     """
 
@@ -60,15 +59,15 @@ class FlatGroup:
         """The first weight, whose settings are those of all."""
         return self.vector.first
 
-    def vectors(self, names: Names, states: Iterable[str]) -> dict[str, Vector]:
-        """The vector of the weights, and those of their states, by name."""
-        of_states = {names.state(self.name, s): Vector({names.state(n, s): size for n, size in
-                                                        self.vector.shapes.items()}) for s in states}
+    def vectors(self, name_state: Callable[[str, str], str], states: Iterable[str]) -> dict[str, Vector]:
+        """The vector of the weights, and those of their states, by the names that `name_state` gives them."""
+        of_states = {name_state(self.name, s): Vector({name_state(n, s): size for n, size in
+                                                       self.vector.shapes.items()}) for s in states}
         return {self.name: self.vector, **of_states}
 
 
 def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
-    """The groups of weights that are updated faster as vectors, to the same bits.
+    """The groups of a training's weights that are updated faster as vectors, to the same bits.
 
     Parameters
     ----------
@@ -78,23 +77,61 @@ def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
     Returns
     -------
     list of FlatGroup
-        Without weights that are large, or that are updated each by itself; none on a device with memory of its own.
+        As of `join_weights`; none on a device with memory of its own.
     """
-    averages = spec.averaging is not None and type(spec.averaging).apply is not WeightAverage.apply
-    if spec.accumulate > 1 or averages or not spec.may_branch:
+    if not spec.may_branch:
+        return []
+    beside = {n: (spec.rate_starts.get(n, 0), spec.rate_factors.get(n, 1.0)) for n in spec.trained}
+    return join_weights(spec.trained, spec.rates, beside, spec.names.free, spec.accumulate, spec.averaging)
+
+
+def join_weights(weights: Mapping[str, Value], rates: Mapping[str, BaseLearningRate], beside: Mapping[str, object],
+                 free: Callable[[str], str], accumulate: int = 1, averaging: WeightAverage | None = None
+                 ) -> list[FlatGroup]:
+    """The groups of weights that are updated faster as vectors, to the same bits.
+
+    Parameters
+    ----------
+    weights : dict of str to Value
+        The weights by name.
+    rates : dict of str to BaseLearningRate
+        By weight, its optimizer.
+    beside : dict of str to object
+        By weight, further settings, which are the same in a group.
+    free : callable
+        From the name of a group to one that nothing has.
+    accumulate : int
+        Number of batches of an update.
+    averaging : WeightAverage, optional
+        The average of the weights.
+
+    Returns
+    -------
+    list of FlatGroup
+        Without weights that are large, or that are updated each by itself.
+
+    Examples
+    --------
+    >>> from ortpartial.learning import LearningRateAdam
+    >>> weights = {n: variable(n, "float32", shape) for n, shape in (("w", [4, 2]), ("b", [2]))}
+    >>> groups = join_weights(weights, dict.fromkeys(weights, LearningRateAdam()), dict.fromkeys(weights), str)
+    >>> [(group.name, group.vector) for group in groups]
+    [('flat_0', Vector(shapes={'w': (4, 2), 'b': (2,)}))]
+    """
+    if accumulate > 1 or (averaging is not None and type(averaging).apply is not WeightAverage.apply):
         return []
     alike: list[tuple[Any, _Shapes]] = []
-    for n, w in spec.trained.items():
-        rate, shape = spec.rates[n], tuple(size for size in known_shape(w) if isinstance(size, int))
+    for n, w in weights.items():
+        rate, shape = rates[n], tuple(size for size in known_shape(w) if isinstance(size, int))
         # Without a state, an update is a part of the product that most gradients are.
         if rate.elementwise and rate.state and w.is_static and 0 < prod(shape) <= limits().flat_weight:
-            settings = rate, w.dtype, spec.rate_starts.get(n, 0), spec.rate_factors.get(n, 1.0)
+            settings = rate, w.dtype, beside[n]
             group = next((shapes for others, shapes in alike if others == settings), None)
             if group is None:
                 alike.append((settings, group := {}))
             group[n] = shape
     groups = [part for _, shapes in alike for part in _divide(shapes) if len(part) > 1]
-    return [FlatGroup(spec.names.free(f"flat_{i}"), Vector(part)) for i, part in enumerate(groups)]
+    return [FlatGroup(free(f"flat_{i}"), Vector(part)) for i, part in enumerate(groups)]
 
 
 def _divide(shapes: _Shapes) -> list[_Shapes]:

@@ -80,11 +80,11 @@ class SpecSource(StepSource):
         return find_flat_groups(self.spec)
 
     @property
-    def vectors(self) -> Mapping[str, Vector]:
+    def vectors(self) -> Mapping[str, Vector]:  # type: ignore[override]
         """The vectors of these weights and of their states."""
         spec = self.spec
         return {n: vector for group in self.groups
-                for n, vector in group.vectors(spec.names, spec.shapes_of_states(group.first)).items()}
+                for n, vector in group.vectors(spec.names.state, spec.shapes_of_states(group.first)).items()}
 
     @property
     def averages(self) -> Mapping[str, str]:

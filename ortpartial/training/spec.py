@@ -12,6 +12,7 @@ import numpy as np
 
 from ortpartial.autodiff import Gradient, find_named
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import DataParallel
 from ortpartial.graph import Value, topological
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -30,7 +31,8 @@ from .loss_output import LossOutput
 from .names import Names
 from .text_codes import find_vocabulary, read_codes
 
-__all__ = ["ACCUMULATED", "AVERAGE", "TrainingSpec", "forward_bytes", "known_shape", "program_bytes"]
+__all__ = ["ACCUMULATED", "AVERAGE", "TrainingSpec", "forward_bytes", "known_shape", "list_states",
+           "program_bytes"]
 
 #: The states of a weight that are not its optimizer's.
 ACCUMULATED, AVERAGE = "accumulated", "average"
@@ -83,6 +85,8 @@ class TrainingSpec:
         Number of the update after which averaging began.
     branches : bool
         Whether a step may have branches, where its device shares memory with the host: they stop other devices.
+    parallel : DataParallel
+        How the gradients of several processes are sent, where they train together.
     """
 
     model: Model
@@ -105,6 +109,7 @@ class TrainingSpec:
     averaging: WeightAverage | None = None
     average_start: int = 0
     branches: bool = True
+    parallel: DataParallel = field(default_factory=DataParallel)
 
     def for_batch(self, sizes: int | Mapping[str, Sequence[int]]) -> TrainingSpec:
         """The same training with the sizes of batches: the number of rows, or the shapes of the inputs by name.
@@ -229,13 +234,7 @@ class TrainingSpec:
 
     def shapes_of_states(self, weight: str) -> dict[str, tuple[Any, ...]]:
         """The names and shapes of the states of a weight: its optimizer's, the sum of its gradients, its average."""
-        shape = known_shape(self.trained[weight])
-        own = [ACCUMULATED] * (self.accumulate > 1) + [AVERAGE] * (self.averaging is not None)
-        states = self.rates[weight].state_shapes(shape)
-        if clash := states.keys() & own:
-            raise SettingError(f"{type(self.rate).__name__} has a state {min(clash)!r}, which the training itself has; "
-                               f"give it another name.")
-        return {**states, **dict.fromkeys(own, shape)}
+        return list_states(self.rates[weight], known_shape(self.trained[weight]), self.accumulate, self.averaging)
 
     @property
     def scaling(self) -> dict[str, np.ndarray]:
@@ -264,6 +263,39 @@ class TrainingSpec:
         spec = replace(self, gradient=gradient)
         vars(spec)["rewritten"] = self.rewritten
         return spec
+
+
+def list_states(rate: BaseLearningRate, shape: tuple[int | str | None, ...], accumulate: int,
+                averaging: WeightAverage | None) -> dict[str, tuple[Any, ...]]:
+    """The names and shapes of the states of a weight.
+
+    Parameters
+    ----------
+    rate : BaseLearningRate
+        Its optimizer.
+    shape : tuple of int, str or None
+        The shape of the weight.
+    accumulate : int
+        Number of batches of an update.
+    averaging : WeightAverage, optional
+        The average of the weight.
+
+    Returns
+    -------
+    dict of str to tuple of int, str or None
+        The states of the optimizer, then the sum of gradients and the average, if any.
+
+    Raises
+    ------
+    SettingError
+        The optimizer has a state that is called as one of these.
+    """
+    own = [ACCUMULATED] * (accumulate > 1) + [AVERAGE] * (averaging is not None)
+    states = rate.state_shapes(shape)
+    if clash := states.keys() & own:
+        raise SettingError(f"{type(rate).__name__} has a state {min(clash)!r}, which the training itself has; give it "
+                           f"another name.")
+    return {**states, **dict.fromkeys(own, shape)}
 
 
 def known_shape(v: Value) -> tuple[int | str | None, ...]:

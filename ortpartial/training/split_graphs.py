@@ -97,7 +97,7 @@ def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
 
 
 def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False,
-                   apart: dict[str, np.ndarray] | None = None) -> ModelProto:
+                   apart: dict[str, np.ndarray] | None = None, predictions: Sequence[str] = ()) -> ModelProto:
     """The loss of every row as one model: (inputs, targets, weights of elements, weights and statistics) -> loss.
 
     Parameters
@@ -108,11 +108,14 @@ def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False,
         Whether the elements of the targets have weights; those of rows change nothing.
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
+    predictions : sequence of str
+        Outputs of the model that are computed, too.
 
     Returns
     -------
     onnx.ModelProto
-        Its output is the sum over the trained outputs; if there are several, the loss of each follows.
+        Its output is the sum over the trained outputs; if there are several, the loss of each follows, and then the
+        predictions.
     """
     names, targets = spec.names, make_targets(spec)
     weights = make_weights(spec, targets, "elements", None) if weighted == "elements" else {}
@@ -120,6 +123,7 @@ def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False,
     losses = {names.loss: sum_values(each)}
     if len(each) > 1:
         losses.update(zip(map(names.loss_of, spec.losses), each, strict=True))
+    losses.update({output: spec.model.outputs[output] for output in predictions})
     moving = {w: spec.model.initializers[w] for w in spec.moving}
     inputs = {**find_inputs(losses.values(), spec.model.inputs), **targets, **weights, **moving}
     return build(inputs, losses, name="losses", apart=apart)

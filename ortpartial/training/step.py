@@ -21,7 +21,7 @@ from .spec import TrainingSpec, known_shape
 from .update import append_update
 
 __all__ = ["check_gradient", "gradient_graph", "make_row_losses", "make_targets", "mean_loss",
-           "step_graph", "step_values", "sum_values"]
+           "scale_gradient", "step_graph", "step_values", "sum_values"]
 
 
 def make_targets(spec: TrainingSpec) -> dict[str, Value]:
@@ -116,7 +116,7 @@ def step_values(
     gradient = spec.gradient or grad
     if precision is not None:
         scale = next(iter(scaling.values())) if scaling else constant(precision.loss_scale, np.float32)
-        gradient = _scale_gradient(gradient, scale)
+        gradient = scale_gradient(gradient, scale)
     model = spec.rewritten if simplified else spec.model
     inputs, outputs, trained, gradients = _make_gradients(spec, model, gradient, number, weighted=weighted)
     if k is None:
@@ -231,8 +231,20 @@ def _rows(model: Model) -> int | str | None:
     return next((v.shape[0] for v in read.values() if v.shape), None)
 
 
-def _scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
-    """The gradient of a multiple, divided by the factor."""
+def scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
+    """The gradient of a multiple, divided by the factor.
+
+    Parameters
+    ----------
+    gradient : callable
+        From an objective and values to the gradients.
+    scale : Value
+        The factor, a scalar.
+
+    Returns
+    -------
+    callable
+    """
     def scaled(objective: Value, weights: Sequence[Value]) -> Sequence[Value]:
         return [g / cast(scale, g) for g in gradient(objective * cast(scale, objective), weights)]
 

@@ -7,7 +7,8 @@ from .graphs import lowered_step, strip_training_info
 from .labels import declare_labels, find_labels, read_labels
 from .npz import open_arrays
 from .operators import lower_training_operators
-from .recognition import StoredTraining, recognize_training
+from .recognition import recognize_training
+from .record import StoredTraining
 from .rows import count_rows, read_rows, split_rows
 from .session import TrainingSession, draw_initialization
 from .steps import compose_step

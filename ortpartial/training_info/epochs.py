@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from time import monotonic
 
 import numpy as np
 
-from ortpartial.exceptions import ConvergenceError
+from ortpartial.annotations import Data
+from ortpartial.exceptions import ConvergenceError, DeadlineError
+from ortpartial.execution import Batch, FitSettings, Loop, Overrides
+from ortpartial.learning import Meter
 
-from .rows import count_rows, select_rows
+from .rows import count_rows
 from .session import TrainingSession
 
 __all__ = ["train_epochs"]
@@ -18,13 +22,19 @@ __all__ = ["train_epochs"]
 #: Sums over rows of the outputs that are numbers, such as the loss, by name.
 Sums = defaultdict[str, float]
 
+#: What stands for y: the arrays of a training have the targets among them.
+_NO_TARGET = ()
+
 
 def train_epochs(
     session: TrainingSession, data: Mapping[str, np.ndarray], epochs: int, batch_size: int, *,
     rng: np.random.Generator | None = None, validation: Mapping[str, np.ndarray] | None = None,
-    after_step: Callable[[Mapping[str, float]], bool] = lambda means: False,
+    after_step: Callable[[Mapping[str, float]], bool] | None = None, timeout: float | None = None,
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     """Train for some epochs, and yield after each the means over its rows of all outputs that are numbers.
+
+    With the engine ``"epoch"`` or ``"native"`` of the session, many steps are taken in one run where nothing is to be
+    called after each, a step returns one number, and the model does not declare the size of a batch.
 
     Parameters
     ----------
@@ -39,8 +49,10 @@ def train_epochs(
         Draws a new order of the rows for every epoch; by default they stay in theirs.
     validation : dict of str to numpy.ndarray, optional
         Rows to evaluate after every epoch.
-    after_step : callable
+    after_step : callable, optional
         Called with the means so far; where it returns True, the training ends with this step.
+    timeout : float, optional
+        Seconds after which the training ends.
 
     Yields
     ------
@@ -50,7 +62,9 @@ def train_epochs(
     Raises
     ------
     ConvergenceError
-        An output is NaN or infinite.
+        An output is NaN or infinite; the state is that before its step.
+    DeadlineError
+        The time is over; the state is that of the steps until then.
 
     Examples
     --------
@@ -62,47 +76,176 @@ def train_epochs(
     >>> [means["loss"] for means, _ in train_epochs(session, {"x": X, "y_target": 2 * X}, 3, 4)]
     [4.0, 1.0, 0.25]
     """
-    rows, steps = count_rows(data), count(1)
-    for epoch in range(1, epochs + 1):
-        order = np.arange(rows) if rng is None else rng.permutation(rows)
-        sums, ended = Sums(float), False
-        for batch in _split(session, order, batch_size):
-            _add(sums, session.step(select_rows(data, batch)), len(batch), f"step {next(steps)} (epoch {epoch})")
-            if ended := after_step(_mean(sums)):
-                break
-        yield _mean(sums), _evaluate(session, validation, batch_size) if validation else {}
-        if ended:
-            break
+    settings = FitSettings(max_iter=1, batch_size=batch_size, shuffle=rng is not None, warm_start=True,
+                           validation_every=1, timeout=timeout)
+    door = SessionDoor(session, data, batch_size, rng, after_step)
+    loop = Loop(session.runner, door, settings)
+    end = None if timeout is None else monotonic() + timeout
+    for _ in range(epochs):
+        if end is not None:
+            if (left := end - monotonic()) <= 0:
+                raise DeadlineError(f"The training was not over after {timeout:g} s, the timeout.")
+            loop.settings = FitSettings(**{**vars(settings), "timeout": left})
+        door.begin_epoch()
+        try:
+            loop.fit(data, _NO_TARGET, None, validation, None if validation is None else _NO_TARGET,
+                     overrides=door.overrides)
+        except _End:
+            yield door.means, door.validate([(validation, None, None)]) if validation is not None else {}
+            return
+        means = {str(session.loss): loop.train_losses[-1]} if door.is_joined else door.means
+        yield means, door.validated if validation is not None else {}
 
 
-def _split(session: TrainingSession, order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """The rows of each batch; the last is filled up where the model declares its size."""
-    for start in range(0, len(order), size):
-        if session.batch_size is None:
-            yield order[start : start + size]
-        else:
-            yield order.take(range(start, start + size), mode="wrap")
+class _End(Exception):
+    """The caller has asked to end with the step that was taken."""
 
 
-def _evaluate(session: TrainingSession, data: Mapping[str, np.ndarray], size: int) -> dict[str, float]:
-    """The means over the rows without a step."""
-    sums = Sums(float)
-    for batch in _split(session, np.arange(count_rows(data)), size):
-        _add(sums, session.evaluate(select_rows(data, batch)), len(batch), "the validation")
-    return _mean(sums)
+class SessionDoor:
+    """The `Door` of a stored training.
+
+    Parameters
+    ----------
+    session : TrainingSession
+        Takes the steps.
+    data : dict of str to numpy.ndarray
+        The rows.
+    batch_size : int
+        The rows of a step.
+    rng : numpy.random.Generator or None
+        Draws the order of the rows.
+    after_step : callable or None
+        As for `train_epochs`.
+    """
+
+    #: What errors call the target.
+    target = "the data"
+
+    def __init__(self, session: TrainingSession, data: Mapping[str, np.ndarray], batch_size: int,
+                 rng: np.random.Generator | None, after_step: Callable[[Mapping[str, float]], bool] | None):
+        self.session, self.rng, self.after_step, self.batch_size = session, rng, after_step, batch_size
+        #: Whether the runner takes all steps of an epoch.
+        self.is_joined = (after_step is None and session.engine_ != "step" and session.loss is not None
+                          and session.batch_size is None and all(a.ndim for a in data.values()))
+        self.constant = {n: a for n, a in data.items() if not a.ndim}
+        self.epoch = self.steps = 0
+        self.validated: dict[str, float] = {}
+
+    def begin_epoch(self) -> None:
+        """Forget the sums of the epoch before."""
+        self.epoch += 1
+        self._sums = Sums(float)
+        self._first: Mapping[str, np.ndarray] = {}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The means over the rows of the epoch so far; none where the runner takes the steps."""
+        return {n: total / self._sums[""] for n, total in self._sums.items() if n}
+
+    # -- data
+
+    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
+        """The arrays as they are."""
+        return X, y, sample_weight
+
+    def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
+                  ) -> tuple[dict[str, np.ndarray], int]:
+        """The arrays that have rows, and their number."""
+        rows = count_rows(X)
+        arrays = self.session.convert(X) if self.is_joined else X
+        return {n: a for n, a in arrays.items() if a.ndim}, rows
+
+    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
+        """The batch of some rows, filled up with the first ones of the epoch where the model declares its size."""
+        if self.session.batch_size is not None:
+            self._first = self._first or arrays
+            arrays = {n: np.concatenate([a, self._first[n]]).take(range(self.batch_size), 0, mode="wrap")
+                      if len(a) < self.batch_size else a for n, a in arrays.items()}
+        return arrays, None, None
+
+    def choose_size(self, rows: int) -> int:
+        """The number of rows of a batch."""
+        return rows
+
+    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
+        """The batches as they are."""
+        return iter(batches)
+
+    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing to refuse."""
+
+    def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
+        """The number of rows."""
+        return float(count_rows(arrays))
+
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
+        """A stored training goes on from where it is."""
+
+    def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
+        """The generator of the caller."""
+        return self.rng or rng
+
+    # -- steps
+
+    @property
+    def overrides(self) -> Overrides:
+        """The step of the session in place of the loop's own."""
+        return Overrides() if self.is_joined else Overrides(train_step=self.train_step)
+
+    def train_step(self, batch: Batch) -> float:
+        """Take a step; one whose outputs are not finite is undone."""
+        self.steps += 1
+        arrays = batch[0]
+        outputs = self.session.step({**arrays, **self.constant} if self.constant else arrays)
+        if (wrong := _add(self._sums, outputs, len(next(iter(arrays.values()), (0,))))) is not None:
+            self.session.undo()
+            raise ConvergenceError(_describe(wrong, outputs[wrong].item(), f"step {self.steps} (epoch {self.epoch})"))
+        if self.after_step is not None and self.after_step(self.means):
+            raise _End
+        return 0.0  # The means are ours, of all outputs.
+
+    def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> dict[str, float]:
+        """The means over the rows without a step."""
+        sums = Sums(float)
+        for data, _, _ in batches:
+            order = np.arange(count_rows(data))
+            for start in range(0, len(order), self.batch_size):
+                size = len(order) if self.session.batch_size is None else start + self.batch_size
+                rows = order.take(range(start, min(start + self.batch_size, size)), mode="wrap")
+                outputs = self.session.evaluate({n: a[rows] if a.ndim else a for n, a in data.items()})
+                if (wrong := _add(sums, outputs, len(rows))) is not None:
+                    raise ConvergenceError(_describe(wrong, outputs[wrong].item(), "the validation"))
+        self.validated = {n: total / sums[""] for n, total in sums.items() if n}
+        return self.validated
+
+    # -- what is recorded
+
+    def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Nothing is compared."""
+
+    def watch(self, loss: float) -> None:
+        """No schedule follows a loss."""
+
+    def describe_rate(self) -> None:
+        """None: the step size is one of the values of a step."""
+
+    def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
+        """The message about a loss that is not finite."""
+        return _describe(str(self.session.loss), loss, f"step {iteration} (epoch {epoch})")
 
 
-def _add(sums: Sums, outputs: Mapping[str, np.ndarray], rows: int, where: str) -> None:
-    """Add the outputs of a batch that are numbers to their sums over rows."""
+def _add(sums: Sums, outputs: Mapping[str, np.ndarray], rows: int) -> str | None:
+    """Add the outputs of a batch that are numbers to their sums over rows; return the name of an infinite one."""
     for n, v in outputs.items():
         if v.size == 1 and v.dtype.kind == "f":
-            if not np.isfinite(v).all():
-                raise ConvergenceError(f"The output {n!r} is {v.item()} in {where}; lower the learning rate, or scale "
-                                       f"the data.")
-            sums[n] += rows * v.item()
+            number = v.item()
+            if not isfinite(number):
+                return n
+            sums[n] += rows * number
     sums[""] += rows
+    return None
 
 
-def _mean(sums: Sums) -> dict[str, float]:
-    """The means over the rows that were added."""
-    return {n: total / sums[""] for n, total in sums.items() if n}
+def _describe(name: str, number: float, where: str) -> str:
+    """The message about an output that is not finite."""
+    return f"The output {name!r} is {number} in {where}; lower the learning rate, or scale the data."

@@ -36,6 +36,7 @@ from ortpartial.training import Names, TrainingSpec, step_values
 from .graphs import strip_training_info
 from .labels import declare_labels, find_labels
 from .operators import DOMAIN, training
+from .record import note_settings
 
 __all__ = ["TrainingSnapshot", "declare_versions", "to_training_info", "upgrade_model"]
 
@@ -56,6 +57,9 @@ class TrainingSnapshot:
         Seed of the Dropout masks in ``train_mode``.
     rate_scale : float
         What all step sizes are multiplied by.
+    scaling : dict of str to numpy.ndarray
+        The state of the loss scale of a mixed precision, as `TrainingSpec.scaling` names it; where there is none, that
+        before the first step.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -63,6 +67,7 @@ class TrainingSnapshot:
     iteration: int = 0
     seed: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int32))
     rate_scale: float = 1.0
+    scaling: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def first(cls, spec: TrainingSpec) -> TrainingSnapshot:
@@ -90,7 +95,8 @@ def to_training_info(
         The training. The method `get_training_onnx` of an optimizer is called with the other arguments.
     style : str
         ``"standard"`` writes the gradient as one Gradient node and, where one has the settings of the optimizer, an
-        Adagrad, Adam or Momentum node. ``"lowered"`` writes plain operators only, which any onnxruntime runs.
+        Adagrad, Adam or Momentum node. ``"lowered"`` writes plain operators only, which any onnxruntime runs, and
+        holds a mixed precision and gradient checkpointing, too.
     state : TrainingSnapshot, optional
         The state of the training; by default that before its first step. An optimizer has its own.
     init : str
@@ -108,8 +114,8 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style, the initialization or `weighted` is not known, the training has a `precision`, or rows are to have
-        weights and the model computes its loss itself.
+        The style, the initialization or `weighted` is not known, style ``"standard"`` is to hold a `precision` or
+        `checkpointing`, or rows are to have weights and the model computes its loss itself.
     ModelError
         A weight is an output of a body, or a step needs an output of a random node that the graph leaves out.
 
@@ -145,9 +151,12 @@ def to_training_info(
     if any(loss.is_unbalanced for loss in training.losses.values()):
         raise SettingError("class_weight='balanced' takes the weights of classes from the labels that fit is given, "
                            "and there has been none; call fit first, or give an array or a dict.")
-    if training.precision is not None:
-        raise SettingError(f"precision={str(training.precision.dtype)!r} is not written into a model; set it to None "
-                           f"first.")
+    if style == "standard" and training.precision is not None:
+        raise SettingError(f"precision={str(training.precision.dtype)!r} is not written in style 'standard', whose "
+                           f"gradient is that of the model as it is; take style='lowered', or set it to None first.")
+    if style == "standard" and training.gradient is not None:
+        raise SettingError("checkpointing is not written in style 'standard', whose gradient is one node; take "
+                           "style='lowered', or set it to None first.")
     if not training.batches and training.planned_rate != training.rate:
         raise SettingError(f"{training.rate.schedule!r} lasts as long as the training that fit is asked for, and there "
                            f"has been none; call fit first, or give the schedule the number of batches, n.")
@@ -167,15 +176,15 @@ def _export(
     if spec.model.straight_through:
         mark_straight_through(proto)
     model = load(proto, variables=spec.moving, ties="file")
-    spec = replace(spec, model=replace(model, aliases=spec.model.aliases), gradient=None,
-                   rescaled=state.rate_scale != 1)
+    spec = replace(spec, model=replace(model, aliases=spec.model.aliases), rescaled=state.rate_scale != 1)
     names = spec.names
     inputs, results = _write_step(spec, style, weighted)
     algorithm = _build_algorithm(proto, spec.model, inputs, results)
 
     counted = [n for n in inputs if names.new(n) in results and n not in spec.moving]
-    arrays = dict(zip(counted, [*state.optimizer, np.array(state.iteration, np.int64)], strict=True))
-    starts = {w: first[w] for w in spec.moving} | {n: np.zeros_like(a) for n, a in arrays.items()}
+    scaling = {**spec.scaling, **state.scaling}
+    arrays = dict(zip(counted, [*state.optimizer, *scaling.values(), np.array(state.iteration, np.int64)], strict=True))
+    starts = {w: first[w] for w in spec.moving} | {n: np.zeros_like(a) for n, a in arrays.items()} | spec.scaling
     bounds = glorot_bounds(spec.model, spec.weights) if is_random else {}
     firsts = {n: _write_start(a, bounds.get(n)) for n, a in starts.items()}
     if names.seed in inputs:
@@ -195,6 +204,7 @@ def _export(
     for n in starts:
         info.update_binding.add(key=n, value=names.new(n))
     declare_versions(proto, algorithm)
+    note_settings(proto, spec)
     return proto
 
 

@@ -13,6 +13,7 @@ from ortpartial.model import Model, load, read, walk_graphs
 
 from .graph_call import inline_call, is_call
 from .operators import DOMAIN
+from .record import forget_settings
 
 __all__ = ["build_step", "combine_graphs", "list_computed", "lowered_step", "mutable", "pairs", "strip_training_info"]
 
@@ -41,6 +42,7 @@ def strip_training_info(model: Source) -> ModelProto:
     stripped = ModelProto()
     stripped.CopyFrom(read(model))
     del stripped.training_info[:]
+    forget_settings(stripped)
     used = {node.domain for g in walk_graphs(stripped.graph) for node in g.node}
     used |= {node.domain for f in stripped.functions for node in f.node}
     kept = [o for o in stripped.opset_import if o.domain != DOMAIN or DOMAIN in used]

@@ -1,14 +1,15 @@
 """Recognition of a stored training: which losses, penalty and optimizer the algorithm of a model stands for.
 
-The algorithm and every training that it may stand for are written as formulas. Where the formulas agree but for their
-numbers, the numbers say what the settings are.
+Metadata say it of what `to_training_info` writes: see record.py. Of models from elsewhere, of a former version, or
+edited since, the algorithm and every training that it may stand for are written as formulas. Where the formulas agree
+but for their numbers, the numbers say what the settings are.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain, permutations, product
 from math import isclose
@@ -59,8 +60,9 @@ from .checker import check_training_info
 from .export import StoredRate
 from .graphs import pairs, strip_training_info
 from .operators import DOMAIN
+from .record import StoredTraining, read_record
 
-__all__ = ["StoredTraining", "recognize_training"]
+__all__ = ["recognize_training"]
 
 #: A formula without its numbers, and these.
 Written = tuple[str, list[Any]]
@@ -94,37 +96,15 @@ _LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), HuberLearningLoss(0.73)
 _PENALTIES = (ElasticLearningPenalty(l1=0.73), ElasticLearningPenalty(l2=0.69))
 
 
-@dataclass(frozen=True)
-class StoredTraining:
-    """A training that a model stores.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The model without its training.
-    settings : dict of str to object
-        Arguments of an optimizer: ``weights_to_train``, ``train_mode``, ``learning_loss``, ``learning_rate``,
-        ``rate_factors``, ``learning_penalty``.
-    states : dict of (str, str) to numpy.ndarray
-        The optimizer states by the weight and their own name.
-    iteration : int
-        Number of batches seen.
-    """
-
-    model: ModelProto
-    settings: dict[str, Any]
-    states: dict[tuple[str, str], np.ndarray]
-    iteration: int
-
-
 def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> StoredTraining:
     """Recognize the training that a model stores.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes or path
-        A model with ``training_info`` of one entry, in which a Gradient node differentiates losses of the outputs, plus
-        a penalty, and an optimizer of the library updates the weights, or an operator of the standard.
+        A model with ``training_info`` of one entry: one that `to_training_info` has written, whose settings stand in
+        the metadata, or one in which a Gradient node differentiates losses of the outputs, plus a penalty, and an
+        optimizer of the library updates the weights, or an operator of the standard.
 
     Returns
     -------
@@ -139,7 +119,8 @@ def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> St
     check_training_info(proto)
     if len(proto.training_info) != 1:
         raise _unrecognized(f"it has {len(proto.training_info)} entries, where one was expected")
-    return _Algorithm(proto).recognize()
+    inference = strip_training_info(proto)
+    return read_record(proto, inference) or _Algorithm(proto, inference).recognize()
 
 
 def _unrecognized(reason: str) -> ModelError:
@@ -154,13 +135,15 @@ class _Algorithm:
     ----------
     proto : onnx.ModelProto
         The model.
+    inference : onnx.ModelProto
+        The model without the training.
     """
 
-    def __init__(self, proto: ModelProto):
+    def __init__(self, proto: ModelProto, inference: ModelProto):
         self.graph = proto.training_info[0].algorithm
         self.update = pairs(proto.training_info[0].update_binding)
         self.formula = _Formula([proto.graph, self.graph], frozenset(self.update))
-        self.inference = strip_training_info(proto)
+        self.inference = inference
         self.model = load(self.inference, ties="file")
         self.weights = [t.name for t in proto.graph.initializer if t.name in self.update]
         self.counter = self._find_counter()

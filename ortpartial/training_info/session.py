@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.execution import GraphPart, GraphSource, StepEngine, StepNames
+from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
 from ortpartial.model import (
     Model,
@@ -38,6 +38,11 @@ from .steps import read_part
 
 __all__ = ["TrainingSession", "draw_initialization"]
 
+#: The engines that take single steps.
+_ENGINES = ("step", "epoch", "native")
+#: The settings that a pickle has, as they are where it has none: those of version 0.1.0 lack all, later ones the last.
+_SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
+
 
 class TrainingSession:
     """Run the training that a model stores, as the ONNX standard specifies it.
@@ -59,6 +64,12 @@ class TrainingSession:
         inference graph that need nothing else.
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
+    engine : str
+        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in one run where
+        `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
+        batches that come often; an operator that cannot be written in C is an error.
+    timeout : float, optional
+        Seconds that a step may take, compilation included; then `DeadlineError` ends it, without an effect.
     exchanges : dict of str to callable, optional
         By initializer, what is called with the `Buffer` of its new value before the next entry reads it: processes that
         train together add theirs up. It is not pickled.
@@ -73,11 +84,15 @@ class TrainingSession:
         By input that holds labels or indices, the whole numbers that it may hold.
     batch_size : int or None
         The number of rows of a step, if the model declares one.
+    engine_, engine_reason_ : str
+        The engine, and why it was chosen.
 
     Raises
     ------
     ModelError
         The training information is not valid; the message names the entry and its field.
+    SettingError
+        The engine or the timeout is out of range.
 
     Examples
     --------
@@ -97,24 +112,30 @@ class TrainingSession:
     def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *,
                  device: DeviceName | Device = "cpu", folder: str | os.PathLike[str] | None = None,
                  returned: Collection[str] | None = None,
-                 threads: int | None = None, exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
+                 threads: int | None = None, engine: str = "auto", timeout: float | None = None,
+                 exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
-        self._open(copy, Device.parse(device), returned, threads, exchanges or {})
+        self._open(copy, Device.parse(device), exchanges or {}, returned=returned, threads=threads, engine=engine,
+                   timeout=timeout)
 
-    def _open(self, model: ModelProto, device: Device, returned: Collection[str] | None, threads: int | None,
-              exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})) -> None:
+    def _open(self, model: ModelProto, device: Device, exchanges: Mapping[str, Callable[[Buffer], None]],
+              **settings: Data) -> None:
         """Start with the state that a model stores."""
-        self._model, self._device = model, device
-        self._returned, self._threads = returned, threads
+        self._model, self._device, self._settings = model, device, {**_SETTINGS, **settings}
+        returned, threads, engine, timeout = self._settings.values()
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         self._parts = [read_part(model, i, returned) for i in range(len(model.training_info))]
+        numbers = [n for part in self._parts for n, v in part.results.items() if v.is_float and v.shape == ()]
+        #: The only number that a step returns, if it is one.
+        self.loss = numbers[0] if len(numbers) == len(self._parts) == 1 else None
         source = GraphSource(
             tuple([part for part in self._parts if part.model.outputs]), self._stored,
             StepNames.beside({*self._stored, *(n for part in self._parts for n in part.model.values)}),
-            device, thread_count=threads, exchanges=exchanges)
-        self._runner = StepEngine(source)
+            device, self.loss, thread_count=threads, exchanges=exchanges)
+        self._steps = Stepper(source, engine, _ENGINES, timeout)
+        self._runner = self._steps.engine
         self._describe_steps()
 
     def _describe_steps(self) -> None:
@@ -143,6 +164,36 @@ class TrainingSession:
     def steps_taken(self) -> int:
         """The number of steps since the session was opened."""
         return self._runner.iteration
+
+    @property
+    def runner(self) -> StepRunner:
+        """What holds the state and takes the steps, for loops of this library."""
+        return self._runner
+
+    def convert(self, data: Entries) -> dict[str, np.ndarray]:
+        """The arrays of a step or of many, as `step` reads them, with all its checks.
+
+        Parameters
+        ----------
+        data : dict of str to array_like
+            As for `step`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            In the order of `inputs`.
+        """
+        return self._check(data)
+
+    @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._runner.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it was chosen."""
+        return self._runner.reason
 
     @classmethod
     def from_model(
@@ -258,10 +309,12 @@ class TrainingSession:
         ------
         DataError
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
+        DeadlineError
+            It was not over before the timeout; the state is that before it.
         """
         arrays = self._check(feeds)
         with self._runner.turn.lock:
-            outputs = self._runner.step(arrays)
+            outputs = self._steps.step(arrays)
         return {n: outputs[n] for n in self.outputs}
 
     def undo(self) -> None:
@@ -393,15 +446,15 @@ class TrainingSession:
         self.check_finite()
         write(self.training_model(), path)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         # Programs are made again for the same shapes, since those of any shape differ in their last bits.
         return {"model": self._model, "device": self._device, "state": self.state,
                 "policy": self._runner.snapshot(copy=False)["shapes"], "libraries": find_libraries(self._model),
-                "returned": self._returned, "threads": self._threads}
+                **self._settings}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Entries) -> None:
         register_libraries(state["model"], state.get("libraries", ()))
-        self._open(state["model"], state["device"], state.get("returned"), state.get("threads"))
+        self._open(state["model"], state["device"], {}, **{n: state[n] for n in _SETTINGS if n in state})
         policy = state.get("policy") or self._list_former(state["shapes"])
         self._runner.restore({**self._runner.snapshot(), "shapes": policy})
         self._set(state["state"])

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ortpartial.exceptions import DataError, RuntimeMissingError
+from ortpartial.installation import install_command
 from ortpartial.model import open_regular
 
 __all__ = ["TABLES", "read_table", "write_table"]
@@ -116,8 +117,8 @@ def _import_pyarrow(path: Path) -> Any:
         import pyarrow.feather
         import pyarrow.parquet
     except ImportError:
-        raise RuntimeMissingError(f"pyarrow is not installed, which reads and writes files such as {str(path)!r}; "
-                                  f"install it, as by pip install 'ortpartial[cli]', or use .csv or .npz.") from None
+        raise RuntimeMissingError(f"pyarrow, which reads and writes files such as {str(path)!r}, is not installed: "
+                                  f"run {install_command('cli')}, or use .csv or .npz.") from None
     return pyarrow
 
 

@@ -1,4 +1,4 @@
-"""The state of a training: parameters by name, buffers in turn, and checkpoints of it."""
+"""The state of a training: parameters by name, gradients and momentums, and checkpoints of it."""
 
 import pickle
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ortpartial.artifacts.checkpoint import Checkpoint, OptimizerState
-from ortpartial.artifacts.state import CheckpointState, Tensors, to_array
+from ortpartial.artifacts.state import CheckpointState, state_name, to_array
 from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, SettingError
 
 
@@ -16,13 +16,18 @@ def state():
                                       {}, {"epoch": 4}))
 
 
-def test_what_is_written_is_the_content_after_a_flip():
-    tensors = Tensors({"a": np.zeros(2, np.float32), "b": np.ones(1)})
-    tensors.next("a").fill(np.float32([5, 6]))
-    assert tensors.current("a").numpy().tolist() == [0, 0]
-    tensors.flip()
-    assert tensors.current("a").numpy().tolist() == [5, 6]
-    assert ("a" in tensors, "c" in tensors, list(tensors)) == (True, False, ["a", "b"])
+def test_names_of_the_state():
+    assert (state_name("w", ""), state_name("w", "momentum0")) == ("w", "w//momentum0")
+
+
+def test_gradients_and_momentums_begin_with_zeros(state):
+    state.open(["w"])
+    assert state.parameters["w"].grad.tolist() == [[0, 0, 0], [0, 0, 0]]
+    state.open_optimizer(("momentum0",))
+    state.write("w//momentum0", np.ones((2, 3), np.float32))
+    assert (state.to_checkpoint().optimizers["group0"].momentums["w"]["momentum0"] == 1).all()
+    with pytest.raises(CheckpointError, match="trains 'running', which is frozen"):
+        state.open(["running"])
 
 
 def test_parameters(state):

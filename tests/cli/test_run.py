@@ -14,6 +14,7 @@ import pytest
 from interruptions import interrupt_at
 from models import data, weights_of
 from paths import environment
+from step_engines import list_step_engines
 
 from ortpartial.cli import main
 from ortpartial.training_info import TrainingSession
@@ -128,6 +129,32 @@ def test_run_prints_json(training, capsys):
     assert end == {"event": "end", "steps": 6, "model": None}
     assert run("--epochs 2 --json -o trained.onnx") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["model"] == "trained.onnx"
+
+
+@pytest.mark.parametrize("engine", ["step", "epoch", *list_step_engines()[1:]])
+def test_run_by_an_engine(training, capsys, engine):
+    """The same lines and the same steps; `--steps` may end within an epoch."""
+    assert run("--epochs 3 --batch 6 --seed 1 --validation 0.2 -o a.onnx") == 0
+    expected = capsys.readouterr().out.splitlines()
+    assert run(f"--epochs 3 --batch 6 --seed 1 --validation 0.2 --engine {engine} -o b.onnx") == 0
+    for line, other in zip(capsys.readouterr().out.splitlines()[:-1], expected[:-1], strict=True):
+        numbers, others = (list(map(float, re.findall(r"[\d.]+(?:e-\d+)?", text))) for text in (line, other))
+        assert numbers == pytest.approx(others, rel=1e-4)
+    assert TrainingSession("b.onnx").state["iteration"] == TrainingSession("a.onnx").state["iteration"] == 9
+    for n, a in weights("a.onnx").items():
+        np.testing.assert_allclose(weights("b.onnx")[n], a, rtol=1e-5, atol=1e-7)
+    assert run(f"--steps 4 --batch 7 --engine {engine} -o c.onnx") == 0
+    assert TrainingSession("c.onnx").state["iteration"] == 4
+
+
+@pytest.mark.parametrize("engine", ["auto", "epoch"])
+def test_a_timeout_writes_nothing(training, capsys, engine):
+    assert run(f"--epochs 1000000 --timeout 0.3 --engine {engine} -o a.onnx") == 2
+    assert "ortpartial: The " in (err := capsys.readouterr().err)
+    assert "was not over after 0." in err
+    assert not Path("a.onnx").exists()
+    assert run("--timeout 0 -o a.onnx") == 2
+    assert "timeout is None or a number of seconds above 0, not 0.0" in capsys.readouterr().err
 
 
 def test_ctrl_c_writes_what_was_trained(training, ctrl_c, capsys, monkeypatch):

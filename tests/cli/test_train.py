@@ -348,3 +348,25 @@ def test_checkpoints_are_not_lost(rows, capsys):
     assert train("mlp.onnx data.npz --checkpoint mlp.onnx -o e.onnx") == 2
     assert "'mlp.onnx' is no folder; name one for the checkpoints by --checkpoint." in capsys.readouterr().err
     assert list(rows.glob("*.checkpoints")) == []
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(rows):
+    """The first one alone prints and writes."""
+    words = ["train", "mlp.onnx", "data.npz", "--epochs", "2", "-o"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run([*torchrun, "-m", "ortpartial", *words, "two.onnx", "--distributed"], env=environment(),
+                          capture_output=True, text=True, timeout=120, check=True)
+    assert main([*words, "one.onnx", "-q"]) == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["epoch", "epoch", "two.onnx:", "next:"]
+    two, one = weights_of(onnx.load("two.onnx")), weights_of(onnx.load("one.onnx"))
+    assert all(np.allclose(two[n], a, rtol=1e-5, atol=1e-7) for n, a in one.items())
+
+
+def test_a_timeout_leaves_the_checkpoints(rows, capsys):
+    """The training can go on."""
+    words = "mlp.onnx data.npz --epochs 1000000 --checkpoint run -o a.onnx -q"
+    assert train(f"{words} --timeout 0.3") == 2
+    assert "ortpartial: The run was not over after 0.3 s, the timeout" in capsys.readouterr().err
+    assert not Path("a.onnx").exists()
+    assert list_checkpoints("run")

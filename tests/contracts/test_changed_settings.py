@@ -39,12 +39,12 @@ PARTIAL = {
     "model": model(2.0), "weights_to_train": ["b"], "learning_loss": "absolute_error", "learning_rate": "Adam",
     "learning_penalty": ElasticLearningPenalty(l2=0.1), "max_iter": 5, "batch_size": 7, "shuffle": False,
     "init": "random", "train_mode": True, "precision": "float16", "loss_scale": LossScale(2.0), "random_state": 3,
-    "engine": "step", "warm_start": True, "validation_every": 1, "callbacks": [lambda o: True],
+    "engine": "step", "warm_start": True, "validation_every": 1, "callbacks": [lambda o: True], "metrics": ["mae"],
     "checkpointing": True, "gradient_clipping": 0.01, "accumulate": 2, "averaging": "ema", "use_average": True,
     "rate_factors": {"a": 0.5}, "freeze": "a", "timeout": 0.01, "verbose": 1, "exc": False, "check": True}
 
 #: What has no effect on the weights of this training: how it shows is told by tests of its own.
-SILENT = {"validation_every", "timeout", "verbose", "exc", "check", "engine", "checkpointing", "loss_scale",
+SILENT = {"validation_every", "metrics", "timeout", "verbose", "exc", "check", "engine", "checkpointing", "loss_scale",
           "averaging", "precision"}
 
 #: With which others a setting has an effect, or is allowed.
@@ -212,4 +212,5 @@ ESTIMATOR = {
     "batch_size": 7, "max_iter": 9, "shuffle": False, "random_state": 5, "tol": 1e9, "n_iter_no_change": 1,
     "early_stopping": True, "validation_fraction": 0.5, "warm_start": True, "verbose": True,
     "weights_to_train": ["coef"], "dtype": "float64", "engine": "step", "callbacks": [lambda o: True],
+    "metrics": ["r2"],
     "settings": {"gradient_clipping": 1e-3}}

@@ -131,20 +131,22 @@ def test_demo(tmp_path):
 
 
 def test_readme(tmp_path):
-    (block,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     after = """
-    assert [s.shape for s in state_tensors] == [(3, 1), (1,)]
+    assert 0.85 < accuracy < 0.95, accuracy
+    assert [s.shape for s in state_tensors] == [(10, 32), (10,)]
     assert len(losses) == 100 and losses[-1] < losses[0]
     from onnxruntime import InferenceSession
     session = InferenceSession("trained.onnx", providers=["CPUExecutionProvider"])
-    (trained,) = session.run(None, {"X": X_train.astype(np.float32)})
-    assert abs(trained - train_session.predict(X_train)).max() < 1e-6
-    assert train_session.get_trained_onnx().graph.initializer[0].name == "coef"
+    (trained,) = session.run(None, {session.get_inputs()[0].name: X})
+    assert abs(trained - optimizer.predict(X)).max() < 1e-5
+    assert abs(trained - layer(torch.tensor(X)).detach().numpy()).max() < 1e-5
+    assert classifier.score(X[1400:], y[1400:]) > 0.85
     """
     script = tmp_path / "readme.py"
-    script.write_text("\n".join([block, *map(str.strip, after.splitlines())]), encoding="utf-8")
-    run(script, cwd=tmp_path)
-    assert README.count("\n") <= 110
+    script.write_text("\n".join([*blocks, *map(str.strip, after.splitlines())]), encoding="utf-8")
+    run(script, cwd=tmp_path, torch=True)
+    assert README.count("\n") <= 115
 
 
 def linear_model(origin: str, X: np.ndarray, y: np.ndarray) -> onnx.ModelProto:

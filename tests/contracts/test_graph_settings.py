@@ -226,14 +226,17 @@ def test_a_skipped_step_changes_nothing():
 @pytest.mark.parametrize("style", ["standard", "lowered"])
 @pytest.mark.parametrize("name", ["value and norm", "all"])
 def test_training_in_a_model(name, style):
-    """`TrainingSession` goes on with all of it, `from_training_info` says that it does not."""
+    """A `TrainingSession` goes on with all of it, and so does an optimizer, by the record of the settings alone."""
     X, y, _ = data(50)
     o = Optimizer(mlp(), learning_rate="Adam", shuffle=False, **SETTINGS[name]).partial_fit(X, y)
     model = o.get_training_onnx(style)
-    session = TrainingSession(model)
+    session, again = TrainingSession(model), Optimizer.from_training_info(model, shuffle=False)
     for start in range(0, 50, 10):
         session.step({"x": X[start : start + 10], "y_target": y[start : start + 10]})
     o.partial_fit(X, y)
     assert_close(session.state, states(o), 1e-6)
+    again.partial_fit(X, y)
+    assert all((a == b).all() for a, b in zip(states(again).values(), states(o).values(), strict=True))
+    del model.metadata_props[:]
     with pytest.raises(ModelError, match=r"none that an optimizer can go on with: .* TrainingSession"):
         Optimizer.from_training_info(model)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
-from ortpartial.execution import call, epoch_engine, step_engine
+from ortpartial.execution import call, epoch_engine, exchange, step, step_engine
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
@@ -52,10 +52,10 @@ def opened(monkeypatch):
             graphs.append(model)
             super().__init__(model, *args, **kwargs)
 
-    for module in (call, step_engine, epoch_engine, inplace_engine, data_parallel_engine):
+    for module in (call, step, step_engine, epoch_engine, inplace_engine, data_parallel_engine):
         monkeypatch.setattr(module, "Session", Recorder)
-    alone = SimpleNamespace(rank=0, size=1, all_reduce=lambda sums: None)
-    monkeypatch.setattr(data_parallel_engine, "ProcessGroup", lambda: alone)
+    alone = SimpleNamespace(rank=0, size=1, bytes_sent=0, all_reduce=lambda sums: None)
+    monkeypatch.setattr(exchange, "ProcessGroup", lambda: alone)
     return graphs
 
 

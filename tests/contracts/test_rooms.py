@@ -15,7 +15,7 @@ PACKAGE = ROOT / "ortpartial"
 ORDER = (
     "annotations texts",
     "exceptions limits logs",
-    "checks",
+    "checks installation",
     "graph",
     "model",
     "autodiff",

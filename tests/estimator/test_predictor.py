@@ -9,9 +9,11 @@ from models import linear, mlp
 from sklearn.metrics import accuracy_score, r2_score
 from trainings import W, X, Y, linear_engine, optimizer, same
 
+from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial import OrtGradientOptimizer
 from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.validation import DataAdapter
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, SettingError
 from ortpartial.execution import interruptible
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
@@ -169,3 +171,37 @@ def test_a_context_in_another_one_has_its_timeout():
         with interruptible(part, 1e-9, always=True):
             assert part.engine.local.options is options
     assert part.engine.local.options is None
+
+
+def test_evaluate():
+    """The loss over all batches, and metrics by name, those of the setting by default."""
+    o = optimizer(metrics=["r2", "train_mae"]).fit(X, Y, W)
+    whole, batches = o.evaluate(X, Y, W), o.evaluate([(X[:20], Y[:20], W[:20]), (X[20:], Y[20:], W[20:])])
+    assert whole.keys() == batches.keys() == {"loss", "r2", "mae"}
+    np.testing.assert_allclose([*whole.values()], [*batches.values()], rtol=1e-6)
+    np.testing.assert_allclose([whole["loss"], whole["r2"]], [np.average(o.losses(X, Y), weights=W), o.score(X, Y, W)],
+                               rtol=1e-5)
+    assert [*o.evaluate(X, Y, metrics=())] == ["loss"]
+    with pytest.raises(DataError, match="y is missing; evaluate takes X and y, or batches of them"):
+        o.evaluate(X)
+    with pytest.raises(SettingError, match="'acc' is no metric; did you mean 'accuracy'"):
+        o.evaluate(X, Y, metrics=["acc"])
+    several = Optimizer(two_outputs(), learning_loss={"a": "square_error", "b": "square_error"}, metrics=["mse"])
+    assert [*several.evaluate(X, {"a": Y, "b": Y})] == ["loss", "a_mse", "b_mse"]
+
+
+def two_outputs():
+    x, w = variable("x", "float32", ["N", 4]), constant(np.ones((4, 1), np.float32), hint="w")
+    return build([x], {"a": x @ w, "b": x @ (2 * w)})
+
+
+def test_probabilities_of_a_graph_with_its_loss():
+    """Half of a probability is the threshold, where the graph ends in Sigmoid."""
+    x, w = variable("x", "float32", ["N", 4]), constant(np.ones((4, 1), np.float32), hint="w")
+    t, p = variable("t", "int64", ["N", 1]), op.Sigmoid(x @ w)
+    o = OrtGradientOptimizer(build([x, t], {"p": p, "loss": op.ReduceMean((p - op.Cast(t, to=1)) ** 2, keepdims=0)}))
+    labels = (Y > 0).astype(np.int64)
+    expected = accuracy_score(labels, o.predict(X) > 0.5)
+    assert np.isclose(o.score(X, labels), expected)
+    assert np.isclose(o.evaluate(X, labels, metrics=["accuracy"])["accuracy"], expected)
+    assert 0.3 < expected < 1

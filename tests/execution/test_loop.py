@@ -13,7 +13,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.spec_door import SpecDoor
 from ortpartial.estimator.validation import DataAdapter
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.execution import FitSettings, FitTasks, Loop
 from ortpartial.execution import StepRunner as Engine
 from ortpartial.graph import build, constant, op, variable
@@ -193,3 +193,80 @@ def test_a_loop_without_an_optimizer():
     assert (loop.n_iter, engine.iteration) == (3, 6 + 1 + 1)
     loop.partial_fit(X, Y, None)
     assert (loop.n_iter, engine.iteration) == (4, 9)
+
+
+# -- metrics -------------------------------------------------------------------------------------------------------
+
+
+def columns(o, name):
+    return [record[name] for record in o.history_ if name in record]
+
+
+def test_metrics_of_validation_and_of_training_rows():
+    o = optimizer(metrics=["r2", "mae", "train_mae"], validation_every=2, max_iter=6)
+    o.fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert same(o, optimizer(max_iter=6).fit(X, Y)), "metrics change no weight"
+    assert [record["epoch"] for record in o.history_ if "val_r2" in record] == [2, 4, 6]
+    assert columns(o, "val_r2")[-1] == o.score(X_VAL, Y_VAL)
+    assert np.isclose(columns(o, "mae")[-1], np.abs(o.predict(X) - Y).mean())
+    assert np.isclose(columns(o, "val_mae")[-1], np.abs(o.predict(X_VAL) - Y_VAL).mean())
+    assert o.validation_losses_ == optimizer(max_iter=6, validation_every=2).fit(
+        X, Y, X_val=X_VAL, y_val=Y_VAL).validation_losses_
+
+
+def test_metrics_without_validation_are_those_of_the_training_rows():
+    o = optimizer(metrics=["r2"]).fit(X, Y, W)
+    assert len(columns(o, "r2")) == 5
+    assert np.isclose(columns(o, "r2")[-1], o.score(X, Y, W))
+
+
+def test_metrics_share_the_pass_of_the_loss(monkeypatch):
+    graphs = []
+    run = Predictor._run
+    monkeypatch.setattr(Predictor, "_run", lambda self, graph, *others: graphs.append(graph) or run(
+        self, graph, *others))
+    optimizer(metrics=["r2", "mae"], max_iter=3).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert graphs == ["measured losses"] * 4, "one before the training, that they can be computed"
+
+
+def test_metrics_of_batches():
+    batches = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 60, 10)]
+    o = optimizer(metrics=["r2", "train_r2"]).fit(batches, X_val=[(X_VAL[:5], Y_VAL[:5]), (X_VAL[5:], Y_VAL[5:])])
+    assert np.isclose(columns(o, "val_r2")[-1], o.score(X_VAL, Y_VAL))
+    assert np.isclose(columns(o, "r2")[-1], o.score(X, Y))
+    once = optimizer(metrics=["r2"], max_iter=1).fit(iter(batches), X_val=batches)
+    assert np.isclose(columns(once, "val_r2")[-1], once.score(X, Y))
+    with pytest.raises(DataError, match="'r2' is computed of the rows that are trained, and X gives its batches once"):
+        optimizer(metrics=["r2"], max_iter=1).fit(iter(batches))
+
+
+def test_metrics_beside_a_validation_step():
+    class Own(Optimizer):
+        def validation_step(self, batch):
+            return {"loss": 3.0, "other": 4.0}
+
+    model = linear()
+    for X_val in (0.25, iter([(X_VAL, Y_VAL)])):
+        record = Own(model, metrics=["r2"], max_iter=1, random_state=0).fit(X, Y, X_val=X_val).history_[-1]
+        assert (record["validation_loss"], record["validation_other"]) == (3, 4)
+        assert np.isfinite(record["val_r2"])
+
+
+def test_a_metric_that_cannot_be_computed_is_an_error_before_the_training():
+    o = optimizer(metrics=["accuracy"])
+    with pytest.raises(SettingError, match="metrics: 'accuracy' cannot be computed of the output 'y': SquareLearning"):
+        o.fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert o.n_iter_ == 0
+
+
+def test_metrics_are_shown(capsys):
+    optimizer(metrics=["r2"], verbose=2, max_iter=1).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert "val_r2=" in capsys.readouterr().out
+
+
+def test_a_callback_changes_metrics():
+    """From the next epoch on; another fit has none of the former."""
+    o = optimizer(callbacks=[lambda o: o.set_params(metrics=["mae"])], max_iter=2).fit(X, Y)
+    assert [sorted({"mae", "r2"} & record.keys()) for record in o.history_] == [[], ["mae"]]
+    o.set_params(metrics=(), callbacks=())
+    assert o.fit(X, Y)._loop.last_metrics == {}

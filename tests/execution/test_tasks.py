@@ -310,8 +310,9 @@ def test_history():
     rates = [r["learning_rate"] for r in history]
     assert rates == sorted(rates, reverse=True)
     assert all(type(r) is float for r in rates)
-    history[0]["loss"] = 3
-    assert o.history_[0]["loss"] != 3, "a copy"
+    history[0]["note"] = 3
+    history.append({})
+    assert [o.history_[0]["note"], len(o.history_)] == [3, len(history) - 1], "a record stays, and the list is a copy"
     for other in (copy.deepcopy(o), pickle.loads(pickle.dumps(o)), copy.copy(o).set_params(engine="step")):
         assert other.history_ == o.history_
     o.warm_start = True

@@ -5,13 +5,13 @@ import onnx
 import pytest
 
 from ortpartial.autodiff.grad import grad
-from ortpartial.autodiff.gradient_model import gradient_model
 from ortpartial.autodiff.trainable import find_trainable, resolve_weights
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop, scan
 from ortpartial.graph.gradient_stop import replace_gradient, stop_gradient
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
+from ortpartial.rewrites.gradient_model import gradient_model
 from ortpartial.rewrites.peephole import apply_peepholes
 from ortpartial.rewrites.simplify import simplify
 from ortpartial.rewrites.transposes import cancel_transposes

@@ -155,10 +155,11 @@ int main() {
     one = many = training_initial;
     for (int i = 0; i < 6 * TRAINING_CHECK_STEPS; ++i) order[i] = i;
     training_rows all = {training_check_x, training_check_y_target};
-    training_train(&many, &memory, &all, &given_many, order, TRAINING_CHECK_STEPS, losses);
+    if (training_train(&many, &memory, &all, &given_many, order, TRAINING_CHECK_STEPS, losses)) return 1;
     for (int i = 0; i < TRAINING_CHECK_STEPS; ++i) {
         training_rows batch = {training_check_x + i * 6 * 5, training_check_y_target + i * 6};
-        if (training_step(&one, &memory, &batch, &given) != losses[i]) return 1;
+        float loss;
+        if (training_step(&one, &memory, &batch, &given, &loss) || loss != losses[i]) return 1;
     }
     return std::memcmp(&one, &many, sizeof one) != 0 || given.iteration != given_many.iteration;
 }
@@ -168,6 +169,46 @@ int main() {
                    "many", "-lm")
     assert compiled.returncode == 0, compiled
     assert run(tmp_path, "./many").returncode == 0
+
+
+@COMPILERS
+@pytest.mark.parametrize("flags", ["-O1", "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"])
+def test_a_label_out_of_range_is_refused_with_its_code(flags, tmp_path):
+    """The state is as before the batch, and the steps before it count."""
+    export_c(TRAININGS["classes"](), tmp_path)
+    (tmp_path / "wrong.c").write_text("""
+#include <stdio.h>
+#include <string.h>
+#include "training_check.h"
+#include "training_state.h"
+static training_state state, before;
+static training_memory memory;
+int main(void) {
+    training_given given = {0};
+    int64_t labels[12], order[12];
+    float losses[2] = {0}, loss = -1;
+    training_rows batch = {training_check_x, labels};
+    for (int i = 0; i < 12; ++i) labels[i] = i % 3, order[i] = i;
+    state = training_initial;
+    labels[7] = 5;
+    int32_t code = training_train(&state, &memory, &batch, &given, order, 2, losses);
+    printf("%d %d %s %d\\n", code, (int)given.iteration, training_refusal(code), (int)memory.refused[0]);
+    before = state;
+    labels[1] = -7;
+    code = training_step(&state, &memory, &batch, &given, &loss);
+    printf("%d %d %d\\n", code, (int)memory.refused[0], memcmp(&state, &before, sizeof state) || loss != -1);
+    labels[1] = 2;
+    printf("%d %s\\n", training_step(&state, &memory, &batch, &given, &loss), training_refusal(0));
+    printf("%d %s\\n", memcmp(&state, &before, sizeof state) != 0, training_refusal(99));
+    return 0;
+}
+""")
+    assert run(tmp_path, "cc", *flags.split(), "-std=c99", "-Wall", "-Wextra", "-Werror", "wrong.c", "training.c",
+               "training_state.c", "-o", "wrong", "-lm").returncode == 0
+    assert run(tmp_path, "./wrong").stdout.splitlines() == [
+        "1 1 Input 'y_target' of training_info[0] has a label that is not in 0 to 2 or -100. 5", "1 -7 0",
+        "0 Nothing was refused.", "1 This code is none of a refusal."]
+    assert "an index or a label that is out of range" in (tmp_path / "README.md").read_text()
 
 
 def test_state_is_exact(tmp_path):
@@ -279,3 +320,10 @@ def test_state_of_another_size_is_refused(tmp_path):
         read_c_state(tmp_path, bytes(24))
     with pytest.raises(OSError, match="other"):
         read_c_state(tmp_path, bytes(24), "other")
+
+
+@pytest.mark.parametrize("settings", [{"precision": "float16"}, {"checkpointing": "auto"}])
+def test_settings_that_are_not_written_in_c(settings, tmp_path):
+    (name, value), = settings.items()
+    with pytest.raises(SettingError, match=f"{name}='{value}' is not written in C; set it to None first"):
+        export_c(make(linear(3), **settings), tmp_path)

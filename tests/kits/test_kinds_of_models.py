@@ -145,7 +145,6 @@ def test_a_graph_with_a_loss_of_its_own(tmp_path):
 @pytest.mark.parametrize(("settings", "error", "message"), [
     ({"averaging": "ema", "use_average": True}, SettingError, "use_average=True is not written into a kit"),
     ({"averaging": "swa"}, SettingError, "starts after a share of the training that fit is asked for"),
-    ({"precision": "float16"}, SettingError, "precision='float16' is not written into a model"),
     ({"name": "__metadata__"}, ModelError, "a tensor '__metadata__', a name that safetensors files cannot hold"),
 ])
 def test_what_no_kit_can_say(tmp_path, settings, error, message):

@@ -11,6 +11,7 @@ from models import linear
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, nn, op, run_kit, variable
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.execution import Stepper
 from ortpartial.kits.order import draw_order
 from ortpartial.model import write_tensors
 from ortpartial.runtime import Session
@@ -176,14 +177,14 @@ def test_a_loss_that_is_not_finite_ends_the_training(kit):
 
 
 def test_ctrl_c_saves_the_steps_taken(kit, monkeypatch):
-    data, take = make_data("linear"), TrainingKit._step
+    data, take = make_data("linear"), Stepper.step
 
-    def interrupt(self, arrays, session):
-        if self.steps_taken == 7:
+    def interrupt(self, *args):
+        if self.engine.iteration == 7:
             raise KeyboardInterrupt
-        return take(self, arrays, session)
+        return take(self, *args)
 
-    monkeypatch.setattr(TrainingKit, "_step", interrupt)
+    monkeypatch.setattr(Stepper, "step", interrupt)
     for save, steps in ((False, 0), (True, 7)):
         with pytest.raises(KeyboardInterrupt):
             run_kit(kit.folder, data, 20, save=save)

@@ -7,8 +7,10 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from ortpartial import gradient_model
 from ortpartial.graph import WITH_BODIES
 from ortpartial.model.load import load
+from ortpartial.runtime import Session
 
 passes = sys.modules["ortpartial.model.prepare"]  # the face has a function of this name
 
@@ -106,3 +108,17 @@ def test_nodes_in_any_order():
     assert [n.op_type for n in graph.node] == ["Cast", "Constant", "Exp", "Loop", "Add"]
     assert load(model).outputs["y"].shape == ("N",)
     assert model.SerializeToString(deterministic=True) == written
+
+
+def test_declarations_without_a_type():
+    """So `select_model_inputs_outputs` of skl2onnx leaves them, and onnxruntime reads them."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 2] y) {
+        h = Exp(x) y = Neg(h) }""")
+    model.graph.output[0].ClearField("type")
+    model.graph.value_info.add(name="h")
+    x = np.array([[0.5, 1]], np.float32)
+    np.testing.assert_allclose(Session(model).run({"x": x})["y"], -np.exp(x), rtol=1e-6)
+    loaded = load(model)
+    assert repr(loaded.outputs["y"]) == "<Value y float32[Nx2]>"
+    np.testing.assert_allclose(Session(gradient_model(model, ["x"], cotangents="ones")).run({"x": x})["x_grad"],
+                               -np.exp(x), rtol=1e-6)

@@ -7,7 +7,9 @@ from run_time_values import ROWS, feeds, model
 
 from ortpartial import OrtGradientForwardBackward
 from ortpartial.exceptions import DataError, ModelError
-from ortpartial.model import load
+from ortpartial.graph import build, constant, op, variable
+from ortpartial.model import guard_bound, load
+from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 
 #: By row: numbers that crashed or hung a runtime, and what the error says.
@@ -43,6 +45,29 @@ def test_dangerous_numbers_raise_an_error(name):
     with pytest.raises((DataError, ModelError), match=message):
         layer.forward(feeds(np.asarray(numbers, ROWS[name].valid.dtype), computed=True))
     layer.forward(feeds(ROWS[name].valid, computed=True))
+
+
+@pytest.mark.parametrize(("name", "number"), [
+    ("ArrayFeatureExtractor Y", -(2**31)), ("Loop M", 2**31), ("MaxUnpool I", 16), ("RoiAlign batch_indices", 10**6),
+    ("com.microsoft.CropAndResize batch_indices", 10**6), ("com.microsoft.MatMulNBits g_idx", 2**31 - 1)])
+def test_errors_tell_the_number(name, number):
+    layer = OrtGradientForwardBackward(model(ROWS[name], computed=True, weight="behind"), ["w"], engine="step")
+    with pytest.raises(DataError, match=rf": {number}\.$"):
+        layer.forward(feeds(np.asarray(DANGEROUS[name][0], ROWS[name].valid.dtype), computed=True))
+
+
+def test_a_guard_for_engines_without_the_kernels():
+    """It adds 0 where onnxruntime's kernel computes, and its condition holds where the kernel refuses."""
+    x, i = variable("x", "float32", [4, 3]), variable("i", "int64", [2, 3])
+    node = op.GatherElements(x, i).node
+    _, guarded = guard_bound(node, node.inputs)
+    session = Session(build([i], {"i_out": guarded}))
+    good = np.array([[0, 3, -4], [1, -1, 2]])
+    np.testing.assert_array_equal(session.run({"i": good})["i_out"], good)
+    with pytest.raises(DataError, match=r"^A GatherElements has an index that is not in -4 to 3: -5\.$"):
+        session.run({"i": good - 1})
+    constant_node = op.GatherElements(x, constant(good)).node
+    assert guard_bound(constant_node, constant_node.inputs) == list(constant_node.inputs)
 
 
 @pytest.mark.parametrize("name", ["Col2Im block_shape", "Loop M", "MaxUnpool I", "Pad pads reflect", "Pad pads wrap",

@@ -57,13 +57,13 @@ REFUSED = {
 
 # A case, and the message by which its run is refused.
 FAILING = {
-    "div by input": "Div of 'q' divides whole numbers by zero",
+    "div by input": "Div of 'q' divides whole numbers by zero, or the least one by -1: 0.",
     "div by input int32": "Div of 'q' divides whole numbers by zero",
     "mod by input": "Mod of 'q' divides whole numbers by zero",
     "div min by input": "or the least one by -1",
     "div min of input": "or the least one by -1",
-    "label computed": "SoftmaxCrossEntropyLoss of 'y' has a label out of range",
-    "label computed nll": "NegativeLogLikelihoodLoss of 'y' has a label out of range",
+    "label computed": "SoftmaxCrossEntropyLoss of 'y' has a label that is not in 0 to 3: 1073741824.",
+    "label computed nll": "NegativeLogLikelihoodLoss of 'y' has a label that is not in 0 to 3: 1073741824.",
     "bernoulli": "Bernoulli of 'r' has probabilities that are not in 0 to 1",
     "label input": r"^Input 'i' has labels from 0 to 1073741824, where 0 to 3 were expected by node '\(unnamed\)' "
                    r"\(SoftmaxCrossEntropyLoss\)\.$",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ortpartial.native.expressions import Affine, Array, Call, Load
-from ortpartial.native.kernels import Branch, Loop, Reduction, Repeat, Store
+from ortpartial.native.kernels import Branch, Check, Loop, Reduction, Repeat, Store
 
 DTYPE = np.dtype(np.float32)
 
@@ -51,3 +51,12 @@ def test_kernels_inside(loop):
     assert list(branch.reads()) == [condition, *reads, *reads]
     assert list(branch.writes()) == [to, to]
     assert branch.bodies == [[repeat], []]
+
+
+def test_a_check_refuses_and_so_do_kernels_around_it(loop):
+    value, to = load(), load()
+    check = Check(value, -3, 2, "A Gather has an index that is not in -3 to 2:", to=to)
+    assert (list(check.reads()), list(check.writes())) == ([value], [to])
+    assert list(Check(value, 0, 2, "").writes()) == []
+    assert [k.refuses for k in (check, loop[0], Repeat("t", 5, [check]), Branch(load(1), [], [check]))] == [
+        True, False, True, True]

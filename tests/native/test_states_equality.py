@@ -74,14 +74,13 @@ def run_steps(states, new, results, arrays, count):
     state = dict(zip(inputs, outputs, strict=True))
     step = translate(inputs, {**outputs, "loss": constant(0.0, np.float32)}, rows=[], state=state, loss="loss")
     library = compile_library(step.source, {"step.h": step.header}, flags=(*PLAIN, "-O1"))
-    library.step_step.restype = None
     memory, none = np.zeros(1, lay_out(step.memory)), np.zeros(1, np.int64)
     content = np.zeros(1, lay_out(step.state))
     for f, v in zip(step.state, states, strict=False):
         content[f.c_name][0][: f.size] = arrays[v].ravel()
     for _ in range(count):
         memory.view(np.uint8)[...] = 0x5A  # Nonsense, which no value may depend on.
-        library.step_step(*(c_void_p(a.ctypes.data) for a in (content, memory, none, none)))
+        library.step_step(*(c_void_p(a.ctypes.data) for a in (content, memory, none, none, none)))
         yield [content[f.c_name][0][: f.size].reshape(f.shape).copy() for f in step.state]
 
 

@@ -5,7 +5,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from ortpartial import nn
+from ortpartial import nn, op
 from ortpartial.exceptions import DataError, GraphError, ModelWarning
 
 RNG = np.random.default_rng(0)
@@ -231,3 +231,29 @@ def test_a_step_without_an_optimizer_warns():
 
     with pytest.warns(ModelWarning, match="calls no optimizer"):
         Loss().compile(X).train_one_batch(X, Y)
+
+
+def test_checkpointing():
+    """Values are recomputed in every form of the step, and the numbers are the same."""
+
+    class Deep(nn.Module):
+        def __init__(self):
+            self.layers = [nn.Linear(4, 4) for _ in range(9)]
+            self.set_optimizer("adam")
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = op.Tanh(layer(x))
+            return x
+
+    x, states = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), []
+    for setting, computed in ((None, 9), ("auto", 12)):
+        module = Deep().compile(nn.placeholder(["N", 4]), random_state=0, checkpointing=setting)
+        module.fit(x, x, epochs=2, batch_size=5)
+        source = module._program.runner.source.for_rows(5)
+        steps = [source.compose(flat=False), source.compose(flat=True), *source.compose_parts()]
+        for step in steps:
+            assert [node.op_type for node in step.build().graph.node].count("Tanh") >= computed
+        states.append(module.state_dict())
+    for n, a in states[0].items():
+        np.testing.assert_array_equal(states[1][n], a, n)

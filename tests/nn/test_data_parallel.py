@@ -33,10 +33,17 @@ test_data_parallel.record(cases, int(rank), f"{folder}/{rank}")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 4)).astype(np.float32)
 Y = (X[:, :1] * X[:, 1:2] + X[:, 2:3]).astype(np.float32)
+WEIGHTS = np.where(np.arange(23) % 2, 0.1, 2.0).astype(np.float32)
 WIDE = RNG.normal(size=(400, 199)).astype(np.float32)
 LINEAR = (WIDE[:, :20].sum(axis=1, keepdims=True) + RNG.normal(size=(400, 1))).astype(np.float32)
 #: What processes do together and one alone must do as well.
-SAME = ["mlp", "gan", "two losses", "clipped", "fit", "one row", "eager gan", "layers"]
+SAME = ["mlp", "gan", "two losses", "clipped", "fit", "one row", "eager gan", "layers", "weights of rows",
+        "ignored labels"]
+#: What all say where the first process has other rows, or another step size.
+DIFFERENT = {
+    "other data": r"The processes do not train the same: 0 is float32 of shape \(23, 4\) and checksum \w+ in process 0 "
+                  r"and float32 of shape \(23, 4\) and checksum \w+ in process 1; give every process the same model, ",
+    "other settings": r"The processes do not train the same: optimizer is .*eta0=0\.2.* in process 0 and .*eta0=0\.1"}
 COMPRESSED = {"float16": {"gradient_dtype": "float16"}, "top_k": {"top_k": 0.01},
               "both": {"top_k": 0.01, "gradient_dtype": "float16"}, "dense": {}}
 
@@ -114,9 +121,13 @@ class TwoLosses(Net):
 def compiled(case, distributed=False, rank=0):
     """A module of a case, and what a step reads."""
     settings = {"distributed": True} if distributed else {}
-    batch = (X[:1], Y[:1]) if case == "one row" else (X, Y)
+    batch = {"one row": (X[:1], Y[:1]), "weights of rows": (X, Y, WEIGHTS)}.get(case, (X, Y))
     if case.endswith("gan"):
         model = Gan(**settings)
+    elif case == "ignored labels":  # Of the rows of the second of two processes, most.
+        labels = np.where(np.arange(23) % 8 == 1, -100, Y[:, 0] > 0)
+        labels[np.arange(23) % 4 == 3] = -100
+        model, batch = nn.Linear(4, 3).set_optimizer("adam", **settings), (X, labels)
     elif case == "layers":
         layers = nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)
         model, batch = nn.Sequential(*layers).set_optimizer("adamw", **settings), (X, (Y[:, 0] > 0).astype(np.int64))
@@ -147,6 +158,19 @@ def train(case, rank=0, **settings):
     return model.state_dict(), losses, steps[0][0], group.bytes_sent // len(steps) if group else 0
 
 
+def differ(rank):
+    """What fits say whose rows or settings are others in the first process; none trains."""
+    errors = []
+    for rows, rate in ((X + (rank == 0), 0.1), (X, 0.1 * 2 ** (rank == 0))):
+        model = Net().set_optimizer(rate, distributed=True).compile(nn.placeholder(["N", 4]), random_state=3)
+        before = model.state_dict()
+        with pytest.raises(DataError) as error:
+            model.fit(rows, Y, epochs=1)
+        assert all((w == before[n]).all() for n, w in model.state_dict().items())
+        errors.append(str(error.value))
+    return errors
+
+
 def record(cases, rank, path):
     """What a process does; in the end, one of them dies."""
     results = {case: train(case, distributed=True, rank=rank) for case in cases}
@@ -156,6 +180,7 @@ def record(cases, rank, path):
         model.train_one_batch(*(a[: len(a) - 5 * rank] for a in batch))
     assert all((w == before[n]).all() for n, w in model.state_dict().items())
     results["other rows"] = str(error.value)
+    results["other data"], results["other settings"] = differ(rank)
     model.train_one_batch(*batch)
     results["model"] = model.graph.SerializeToString()
     again, _ = compiled("unseeded", distributed=True, rank=rank + 1)
@@ -278,6 +303,8 @@ def test_the_model_trains_in_one_process_as_well(processes):
 
 def test_what_ends_one_ends_all(processes):
     assert all(p["other rows"].startswith("The rows of all processes are ") for p in processes)
+    for case, message in DIFFERENT.items():
+        assert all(re.match(message, p[case]) for p in processes), processes[0][case]
     assert re.match(r"Process 0 of \d has lost the others: .* its own error says why\.", processes[0]["death"])
 
 

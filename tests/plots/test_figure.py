@@ -1,10 +1,14 @@
 """Files of figures, and the sentence where matplotlib is missing."""
 
+import asyncio
 import subprocess
 import sys
 
+import nbformat
 import pytest
 from matplotlib import pyplot
+from nbclient import NotebookClient
+from once import ON_NEWEST
 
 from ortpartial.exceptions import RuntimeMissingError
 from ortpartial.plots import plot_losses, save_figure
@@ -53,5 +57,24 @@ def test_matplotlib_is_imported_on_first_use():
 def test_matplotlib_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot")
-    with pytest.raises(RuntimeMissingError, match=r"drawn by matplotlib, .*`pip install ortpartial\[plot\]`"):
+    with pytest.raises(RuntimeMissingError, match=r"drawn by matplotlib, .*`pip install '.\[plot\]'`"):
         plot_losses(HISTORY)
+
+
+@ON_NEWEST
+def test_notebooks(monkeypatch):
+    """Each figure of a notebook is shown, those of the user after those of the library, too."""
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # The kernel sets it, unless it is set.
+    cells = ["from ortpartial.plots import plot_losses\nax = plot_losses([3.0, 2.0, 1.5])",
+             "ax = plot_losses([3.0, 2.0])", "from matplotlib import pyplot\nlines = pyplot.plot([1, 2, 3])",
+             "pyplot.hist([1, 2]); pyplot.show()"]
+    notebooks = [nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (*magic, *cells)])
+                 for magic in ([], ["%matplotlib inline"])]
+
+    async def execute():
+        await asyncio.gather(*(NotebookClient(n, kernel_name="python3").async_execute() for n in notebooks))
+
+    asyncio.run(execute())
+    for notebook in notebooks:
+        images = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in notebook.cells]
+        assert images[-len(cells):] == [1, 1, 1, 1]

@@ -4,6 +4,7 @@ import math
 from functools import partial
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, parser
@@ -16,8 +17,10 @@ from ortpartial.adapters import add_ia3
 from ortpartial.exceptions import ModelError
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
-from ortpartial.graph.ops import constant, op, variable
-from ortpartial.rewrites.lowering import LOWERINGS, downgrade_opset, lower, lower_quantized
+from ortpartial.graph.ops import constant, make_node, op, variable
+from ortpartial.graph.schemas import schema_of
+from ortpartial.rewrites.float64 import LOWERINGS
+from ortpartial.rewrites.lowering import downgrade_opset, lower, lower_quantized, make_portable
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -46,6 +49,19 @@ def in_torch(f, shape, outputs=None, **settings):
     return lambda x: f(x, torch.tensor(kernel(*shape)), torch.tensor(kernel(outputs or shape[0])), **settings)
 
 
+#: Places of the elements of X in images of 8 x 10, no two of which are equal.
+PLACES = np.random.default_rng(2).permutation(2 * 3 * 80)[:120].reshape(2, 3, 4, 5)
+
+
+def unpool(sizes):
+    def torch_f(x):
+        y = x.new_zeros(2 * 3 * sizes[0] * sizes[1])
+        y[torch.tensor(PLACES).flatten()] = x.flatten()
+        return y.reshape(2, 3, *sizes)
+
+    return torch_f
+
+
 CASES = rows(
     ("AveragePool", lambda x: op.AveragePool(x, kernel_shape=[3, 2], strides=[1, 2], pads=[1, 0, 1, 0]),
      lambda x: F.avg_pool2d(x, (3, 2), (1, 2), (1, 0), count_include_pad=False)),
@@ -70,25 +86,42 @@ CASES = rows(
                                                    output_padding=[1, 0], group=3),
      in_torch(F.conv_transpose2d, (3, 2, 2, 3), 6, stride=(2, 3), padding=(1, 2), dilation=(2, 1),
               output_padding=(1, 0), groups=3)),
+    ("Cos", op.Cos, torch.cos),
+    ("Cosh", op.Cosh, torch.cosh),
     ("Elu", lambda x: op.Elu(x, alpha=0.5), lambda x: F.elu(x, 0.5)),
     ("Erf", op.Erf, torch.erf),
     ("Gelu", op.Gelu, F.gelu),
     ("Gelu by Tanh", lambda x: op.Gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
     ("GlobalAveragePool", op.GlobalAveragePool, lambda x: x.mean((2, 3), keepdim=True)),
+    ("GlobalLpPool", lambda x: op.GlobalLpPool(x, p=3), lambda x: x.abs().pow(3).sum((2, 3), keepdim=True) ** (1 / 3)),
     ("GlobalMaxPool", op.GlobalMaxPool, lambda x: x.amax((2, 3), keepdim=True)),
     ("HardSigmoid", lambda x: op.HardSigmoid(x, alpha=0.25), lambda x: torch.clip(0.25 * x + 0.5, 0, 1)),
     ("HardSwish", op.HardSwish, F.hardswish),
+    ("Hardmax", lambda x: op.Hardmax(x, axis=1), lambda x: F.one_hot(x.argmax(1), 3).movedim(-1, 1).to(x)),
     ("InstanceNormalization", lambda x: op.InstanceNormalization(x, [1.0, 2.0, 3.0], [0.5, 0.0, 1.5], epsilon=0.125),
      lambda x: F.instance_norm(x, weight=x.new_tensor([1, 2, 3]), bias=x.new_tensor([0.5, 0, 1.5]), eps=0.125)),
     ("LRN", lambda x: op.LRN(x, size=3, alpha=0.5, beta=0.75, bias=2.0),
      lambda x: F.local_response_norm(x, 3, 0.5, 0.75, 2.0)),
     ("LeakyRelu", lambda x: op.LeakyRelu(x, alpha=0.125), lambda x: F.leaky_relu(x, 0.125)),
+    ("LpPool", lambda x: op.LpPool(x, kernel_shape=[3, 2], strides=[1, 2], pads=[1, 0, 1, 0]),
+     lambda x: F.lp_pool2d(F.pad(x, (0, 0, 1, 1)), 2, (3, 2), (1, 2))),
+    ("MaxUnpool", lambda x: op.MaxUnpool(x, PLACES, kernel_shape=[2, 2], strides=[2, 2]), unpool((8, 10))),
+    ("MaxUnpool to a size of its own", lambda x: op.MaxUnpool(x, PLACES, [2, 3, 9, 11], kernel_shape=[2, 2],
+                                                              strides=[2, 2]), unpool((9, 11))),
     ("Mean", lambda x: op.Mean(x, op.Exp(x), 1.0), lambda x: (x + x.exp() + 1) / 3),
     ("Mish", op.Mish, F.mish),
+    ("NonZero", lambda x: op.NonZero(op.Max(x, 0)), lambda x: x.clip(0).nonzero().T),
+    ("OneHot", lambda x: op.OneHot(3 * x, 4, [0.5, 2.5]),
+     lambda x: 0.5 + 2 * F.one_hot((i := (3 * x).long()) % 4, 4) * ((i >= -4) & (i < 4)).unsqueeze(-1)),
     ("PRelu", lambda x: op.PRelu(x, 0.25), lambda x: F.prelu(x, x.new_tensor(0.25))),
+    ("ReduceL1", lambda x: op.ReduceL1(x, [-1], keepdims=0), lambda x: x.abs().sum(-1)),
+    ("ReduceL2", lambda x: op.ReduceL2(x, [1, 2]), lambda x: x.pow(2).sum((1, 2), keepdim=True).sqrt()),
+    ("ReduceLogSum", lambda x: op.ReduceLogSum(x * x), lambda x: x.pow(2).sum().log().reshape(1, 1, 1, 1)),
     ("Selu", lambda x: op.Selu(x, alpha=2.0, gamma=0.5), lambda x: 0.5 * (x.clip(0) + 2 * (x.clip(max=0).exp() - 1))),
+    ("Sinh", op.Sinh, torch.sinh),
     ("Softplus", op.Softplus, F.softplus),
     ("Softsign", op.Softsign, F.softsign),
+    ("Tan", op.Tan, torch.tan),
     ("ThresholdedRelu", lambda x: op.ThresholdedRelu(x, alpha=0.5), lambda x: torch.where(x > 0.5, x, 0)),
 )
 
@@ -180,9 +213,9 @@ def test_names_and_initializers_are_kept():
 
 
 def test_error_of_an_operator_without_lowering():
-    message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
+    message = r"no kernel for Atan .*node 'Atan_node_0'\) with inputs of float64; use another"
     with pytest.raises(ModelError, match=message):
-        Session(model(lambda x: op.LpPool(x, kernel_shape=[2, 2])))
+        Session(model(op.Atan))
 
 
 def test_bodies_are_lowered():
@@ -201,10 +234,50 @@ def test_bodies_are_lowered():
 
 
 def test_error_of_an_operator_without_lowering_in_a_body():
-    message = r"no kernel for LpPool .*node 'LpPool_node_0'\) with inputs of float64; use another"
-    pool = partial(op.LpPool, kernel_shape=[1, 1])
+    message = r"no kernel for Atan .*node 'Atan_node_0'\) with inputs of float64; use another"
     with pytest.raises(ModelError, match=message):
-        Session(model(lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: pool(x), lambda: x)))
+        Session(model(lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Atan(x), lambda: x)))
+
+
+def test_portable():
+    """Plain onnxruntime runs what is portable, and what cannot be is refused by name."""
+    proto = model(lambda x: op.Elu(op.Cos(x)) + op.ReduceL2(x))
+    expected = 2 * (F.elu(torch.cos(torch.tensor(X))) + np.sqrt((X * X).sum())).numpy()
+    session = onnxruntime.InferenceSession(make_portable(proto).SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-12)
+    assert make_portable(single := model(op.Elu, "float32")) is single
+    with pytest.raises(ModelError, match=r"<Node .*: Atan> is of float64, and no onnxruntime .* for Atan; "
+                       r"make the model one of float32"):
+        make_portable(model(op.Atan))
+    with pytest.raises(ModelError, match=r"kernel for LpPool of these attributes and sizes; .*, or its sizes static"):
+        make_portable(model(lambda x: op.LpPool(x, kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1)))
+
+
+def test_compositions_of_onnxruntime():
+    """What com.microsoft computes in float32 alone becomes what it is composed of."""
+    x = constant(X[0], hint="x")
+    proto = build([x], {"y": make_node(schema_of("FastGelu", "com.microsoft", 1), [x], {}).outputs[0]})
+    session = onnxruntime.InferenceSession(make_portable(proto).SerializeToString())
+    expected = F.gelu(torch.tensor(X[0]), approximate="tanh")
+    np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12)
+
+
+def test_dequantized_elements_are_kept():
+    """onnxruntime 1.32.0 would quantize the slices, and fail on the attribute of the nodes that it writes."""
+    x = variable("x", "float32", [1, 1, 4, 4])
+    zero = constant(np.int8(3), hint="zero")
+
+    def round_to_int8(v):
+        return op.DequantizeLinear(op.QuantizeLinear(v, 0.05, zero), 0.05, zero)
+
+    h = round_to_int8(op.Relu(round_to_int8(x)))
+    y = round_to_int8(op.MaxPool(h, kernel_shape=[2, 2]))
+    proto = make_portable(build([x], {"y": y, "first": op.Slice(h, [0], [2], [2])}))
+    assert [n.op_type for n in proto.graph.node].count("Max") == 1
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    a = np.random.default_rng(0).normal(size=(1, 1, 4, 4)).astype(np.float32)
+    first = session.run(["first"], {"x": a})[0]
+    np.testing.assert_allclose(first, (np.maximum(a, 0) / 0.05).round()[:, :, :2] * 0.05, atol=1e-6)
 
 
 def test_log_loss_in_float64():

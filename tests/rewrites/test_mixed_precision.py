@@ -214,7 +214,7 @@ def test_invalid_scales(wrong):
 
 
 def test_error_of_an_export():
-    with pytest.raises(SettingError, match="precision='float16' is not written into a model"):
+    with pytest.raises(SettingError, match=r"precision='float16' is not written in style 'standard'.*style='lowered'"):
         optimizer().get_training_onnx()
 
 

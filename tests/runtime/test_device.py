@@ -33,12 +33,18 @@ def test_device_number_reaches_the_provider(monkeypatch):
     assert device.providers[0] == ("CUDAExecutionProvider", {"device_id": "1", "use_tf32": "0"})
 
 
-def test_runtime_missing():
-    code = ("import sys; sys.modules['onnxruntime'] = None\n"
-            "from ortpartial.runtime import Interrupt; Interrupt()")
+@pytest.mark.parametrize("code", [
+    "from ortpartial.runtime import Interrupt; Interrupt()",
+    "from ortpartial import *; x = variable('x', 'float32', ['N', 1]); w = constant([[0.0]], hint='w'); "
+    "OrtGradientForwardBackwardOptimizer(build([x], {'y': x @ w}))",
+    "from ortpartial import OnnxRegressor; OnnxRegressor().fit([[0.0], [1.0]], [0.0, 1.0])"],
+    ids=["runtime", "optimizer", "estimator"])
+def test_runtime_missing(code):
+    """The first use says which commands install one."""
+    code = f"import sys; sys.modules['onnxruntime'] = None\n{code}"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert "RuntimeMissingError: No onnxruntime" in done.stderr
-    assert "`pip install ortpartial[cpu]`" in done.stderr
+    assert "`pip install '.[cpu]'`" in done.stderr
     assert issubclass(RuntimeMissingError, ImportError)
 
 

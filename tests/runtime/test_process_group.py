@@ -7,7 +7,7 @@ import pytest
 
 from ortpartial.exceptions import RuntimeMissingError, SettingError
 from ortpartial.runtime import Buffer
-from ortpartial.runtime.process_group import ProcessGroup
+from ortpartial.runtime.process_group import ProcessGroup, connect_processes
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -47,5 +47,27 @@ def test_without_a_group():
 
 def test_without_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(RuntimeMissingError, match="distributed=True needs torch: run `pip install ortpartial"):
+    with pytest.raises(RuntimeMissingError, match=r"distributed=True needs torch: run `pip install '\.\[torch\]'`"):
         ProcessGroup()
+
+
+def test_processes_are_connected_once(tmp_path, monkeypatch):
+    """Those that torchrun has started, which says so in the environment; a group that is there stays."""
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SettingError, match="are started by torchrun: `torchrun --nproc_per_node=2 -m ortpartial train"):
+        connect_processes().__enter__()
+    started = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    with connect_processes() as is_first:
+        assert is_first
+        with connect_processes() as is_first:
+            assert is_first
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
+
+
+def test_connection_without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    with pytest.raises(RuntimeMissingError, match=r"Several processes need torch: run `pip install"):
+        connect_processes().__enter__()

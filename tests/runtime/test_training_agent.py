@@ -656,7 +656,7 @@ def test_outputs_are_inputs_of_another_session():
 def test_agent_without_onnxruntime_training(monkeypatch):
     monkeypatch.setattr(agent_module, "has_training", lambda: False)
     with pytest.raises(RuntimeMissingError, match=r"found onnxruntime \S+: uninstall it and run `pip install "
-                                                  r"ortpartial\[training\]` .* or use engine='step'"):
+                                                  r"'.\[training\]'` .* or use engine='step'"):
         TrainingAgent(network(), ["w0"])
 
 

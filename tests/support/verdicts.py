@@ -25,7 +25,7 @@ REAL = ("tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"
 WHOLE = {"GatedDeltaNet": "cu_seqlens capture_count state_update_active",
          "GatherBlockQuantized": "data indices zero_points",
          "GroupQueryAttention": "seqlens_k total_sequence_length position_ids query_seqlens",
-         "MRotaryEmbedding": "position_ids", "MatMulNBits": "B g_idx",
+         "MRotaryEmbedding": "position_ids", "MatMulBnb4": "B", "MatMulNBits": "B g_idx",
          "QMoE": "fc1_experts_weights fc2_experts_weights fc3_experts_weights fc1_zero_points fc2_zero_points "
                  "fc3_zero_points",
          "RotaryEmbedding": "position_ids"}

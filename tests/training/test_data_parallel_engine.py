@@ -19,15 +19,17 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import OrtGradientOptimizer, add_loss_output
 from ortpartial.estimator import Checkpoint
 from ortpartial.exceptions import OrtPartialError, SettingError
+from ortpartial.execution import DataParallel
 from ortpartial.learning.losses import SoftmaxCrossEntropyLearningLoss
-from ortpartial.learning.optimizers import LearningRateAdafactor
+from ortpartial.learning.optimizers import LearningRateAdafactor, LearningRateAdam
 from ortpartial.learning.penalties import ElasticLearningPenalty
 from ortpartial.learning.schedules import ReduceOnPlateauSchedule
 
 SCRIPT = """
 import datetime, os, pickle, signal, sys
 import torch.distributed as dist
-from test_data_parallel_engine import training
+from ortpartial.exceptions import DataError
+from test_data_parallel_engine import COMPRESSED, DIFFERENT, training
 
 rank, size, port, folder, *cases = sys.argv[1:]
 rank, size = int(rank), int(size)
@@ -35,10 +37,17 @@ dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank
                         timeout=datetime.timedelta(seconds=60))
 found = {}
 for case in cases:
-    made, arguments = training(case, distributed=True, rank=rank)
+    made, arguments = training(case, distributed=COMPRESSED.get(case, True), rank=rank)
     if case == "death" and rank == 1:
         made.partial_fit(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
+    if case in DIFFERENT:
+        try:
+            made.fit(*arguments)
+        except DataError as e:
+            found[case] = str(e)
+        assert found[case] and made.n_iter_ == 0
+        continue
     made.fit(*arguments)
     states = {str(i): a for i, a in enumerate(made.get_state("optimizer"))}
     found[case] = made.trained_coef_, states, made.train_losses_, made.validation_losses_
@@ -49,6 +58,24 @@ dist.destroy_process_group()
 #: What processes do together and one alone must do as well.
 SAME = ["weighted", "unweighted", "two outputs", "float64", "few", "labels", "labels of two outputs", "clipped",
         "unfreezing", "plateau", "scaled by a callback", "resumed", "loss of the graph"]
+
+
+#: What all say where the last process has something else.
+DIFFERENT = {
+    "other rows": r"'x' is float32 of shape \(53, 4\) and checksum \w+ in process 0 and float32 of shape \(52, 4\) .* "
+                  r"in process \d; give every process the same model, settings and rows, all of them\.$",
+    "other numbers": r"'y_target' is float32 of shape \(53, 1\) and checksum (\w+) in process 0 and float32 of shape "
+                     r"\(53, 1\) and checksum (?!\1)\w+ in process \d",
+    "other model": "the graph of the model is one of checksum",
+    "other loss": "learning_loss is .*Square.* in process 0 and .*Huber.* in process",
+    "other optimizer": r"learning_rate is .*eta0=0\.001,.* and .*eta0=0\.002,",
+    "other validation": r"'y_val' is float32 of shape \(20, 1\) and checksum (\w+) in process 0 and float32 of shape "
+                        r"\(20, 1\) and checksum (?!\1)\w+ in process \d",
+    "no validation": r"X_val is given in process 0 and missing in process \d",
+    "other batches": r"batch_size is 9 in process 0 and 8 in process \d; give every"}
+COMPRESSED = {"float16": DataParallel("float16"), "top k": DataParallel(top_k=0.1),
+              "both": DataParallel("float16", top_k=0.1), "all of them": DataParallel(top_k=1.0),
+              "half of two outputs": DataParallel("float16"), "half of few": DataParallel("float16", top_k=0.3)}
 
 
 class Halve:
@@ -84,8 +111,22 @@ class Cut(Halve):
             raise ArithmeticError("cut")
 
 
+def differ(case, settings, X, y, w):
+    """An optimizer that trains something else than the first process, and what its fit is given."""
+    if case in ("other rows", "other numbers"):
+        return Optimizer(mlp(), **settings), (X[:52], y[:52], w[:52]) if case == "other rows" else (X, y + 1, w)
+    if case == "no validation":
+        return Optimizer(mlp(), **settings), (X, y, w)
+    if case == "other validation":
+        return Optimizer(mlp(), **settings), (X, y, w, X[:20], y[:20] + 1)
+    other = {"other loss": {"learning_loss": "huber"}, "other batches": {"batch_size": 8},
+             "other optimizer": {"learning_rate": LearningRateAdam(0.002)}}.get(case, {})
+    return Optimizer(mlp(hidden=9 if case == "other model" else 8), **{**settings, **other}), (X, y, w)
+
+
 def training(case, distributed=False, rank=0):
     """An optimizer of a case, and what its fit is given."""
+    case = {"half of two outputs": "labels of two outputs", "half of few": "few"}.get(case, case)
     dtype = "float64" if case == "float64" else "float32"
     X, y, w = data(53, dtype=dtype)
     settings = {"max_iter": 4, "batch_size": 9, "random_state": 0, "learning_rate": "Adam", "distributed": distributed,
@@ -153,10 +194,10 @@ def training(case, distributed=False, rank=0):
         return Optimizer(mlp(), **{**settings, "batch_size": 2}), (X, y, w)
     if case == "clipped":  # With batches that wait for their update.
         settings |= {"gradient_clipping": 0.3, "accumulate": 5, "averaging": "ema", "use_average": True}
-    if case == "other rows":
-        n = 53 - rank
-        return Optimizer(mlp(), **settings), (X[:n], y[:n])
-    return Optimizer(mlp(dtype=dtype), **settings), (X, y) if case == "unweighted" else (X, y, w)
+    if case in DIFFERENT and rank == int(sys.argv[2]) - 1:
+        return differ(case, settings, X, y, w)
+    rows = (X, y, w, X[:20], y[:20]) if case.endswith("validation") else (X, y, w)
+    return Optimizer(mlp(dtype=dtype), **settings), (X, y) if case == "unweighted" else rows
 
 
 def free_port():
@@ -179,7 +220,8 @@ def processes(cases, size, folder):
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_steps_of_one_process(size, tmp_path):
     """53 rows in batches of 9: processes differ by a row in each; in batches of 2, two of four have nothing to do."""
-    started = processes([*SAME, "unseeded", "callbacks"], size, tmp_path)
+    different = DIFFERENT if size > 1 else {}
+    started = processes([*different, *SAME, *COMPRESSED, "unseeded", "callbacks"], size, tmp_path)
     printed = [p.communicate(timeout=120)[1] for p in started]
     assert [p.returncode for p in started] == [0] * size, printed
     found = [np.load(tmp_path / str(rank), allow_pickle=True) for rank in range(size)]
@@ -190,6 +232,10 @@ def test_the_steps_of_one_process(size, tmp_path):
         assert_close(weights, alone.trained_coef_, tol)
         assert_close(states, {str(i): a for i, a in enumerate(alone.get_state("optimizer"))}, 10 * tol)
         np.testing.assert_allclose(losses, alone.train_losses_, rtol=tol)
+    for case, message in different.items():
+        texts = [process.pop(case) for process in found]
+        assert all(re.match(f"The processes do not train the same: {message}", text) for text in texts), texts
+    check_compressed(found[0], size)
     for other in found[1:]:
         for case, (weights, _, losses, _) in other.items():
             assert losses == found[0][case][2], case
@@ -198,14 +244,23 @@ def test_the_steps_of_one_process(size, tmp_path):
     assert ["epoch" in text for text in printed] == [True] + [False] * (size - 1), "the first alone is heard"
 
 
+def check_compressed(found, size):
+    """Gradients that are rounded take nearly the same steps; those that wait are still learned."""
+    assert_close(found["all of them"][0], found["weighted"][0], 1e-5)
+    assert_close(found["float16"][0], found["weighted"][0], 2e-3)
+    assert_close(found["half of two outputs"][0], found["labels of two outputs"][0], 2e-3)
+    for case, dense in (("top k", "weighted"), ("both", "weighted"), ("half of few", "few")):
+        weights, _, losses, _ = found[case]
+        assert losses[-1] < losses[0] < 1.5 * found[dense][2][0], case
+        assert any((w != found[dense][0][n]).any() for n, w in weights.items()), case
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [
         pytest.param("death", "ProcessError: Process 0 of 2 has lost the others: ", marks=ON_TRAINING),
         pytest.param("failing", "A callback has failed in the first process: ZeroDivisionError: division by zero",
                      marks=pytest.mark.slow),
-        pytest.param("other rows", "DataError: This process has 52 rows, the first one 53; every process is given all "
-                     "rows.", marks=pytest.mark.slow),
     ],
 )
 def test_what_ends_one_ends_all(case, message, tmp_path):

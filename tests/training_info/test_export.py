@@ -9,7 +9,9 @@ from onnx.parser import parse_model
 from training_models import ALGORITHM, INFERENCE, INITIALIZATION, WHOLE, by_hand, changed
 
 from ortpartial import (
+    LossScale,
     OrtGradientForwardBackwardOptimizer,
+    TrainingKit,
     TrainingSession,
     build,
     check_training_info,
@@ -272,6 +274,37 @@ def test_an_optimizer_a_description_and_a_snapshot(style):
     assert moved["iteration"] == 7
     assert all((moved[w] == a).all() for w, a in weights.items())
     assert sum((a == 1).all() for n, a in moved.items() if n not in weights) == 2 * len(weights)
+
+
+LOWERED = {"loss scale": {"precision": "float16", "loss_scale": LossScale(growth_interval=3)},
+           "constant scale": {"precision": "float16", "loss_scale": 128.0}, "checkpointing": {"checkpointing": "auto"}}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_precision_and_checkpointing_are_those_of_the_training(name, tmp_path):
+    """A stored training and a kit go on to the same bits, with the scale of the loss as it was."""
+    X, y, _ = data(60)
+    made = optimizer(mlp(), learning_rate="Adam", random_state=0, batch_size=10, shuffle=False, **LOWERED[name])
+    made.partial_fit(X[:20], y[:20])
+    session = TrainingSession(made.get_training_onnx("lowered"))
+    made.export_step(tmp_path / "kit", targets=())
+    kit = TrainingKit(tmp_path / "kit")
+    for start in range(20, 60, 10):
+        for door in (session, kit):
+            door.step({"x": X[start : start + 10], "y_target": y[start : start + 10]})
+    made.partial_fit(X[20:], y[20:])
+    for n, a in made.trained_coef_.items():
+        np.testing.assert_array_equal(session.state[n], a)
+        np.testing.assert_allclose(kit.state[n], a, rtol=1e-5, atol=1e-8)
+    if name == "loss scale":
+        assert session.state["loss_scale"] == kit.state["loss_scale"] == 2.0**18
+        session.initialize(0)
+        assert (session.state["loss_scale"], session.state["iteration"]) == (2.0**16, 0)
+
+
+def test_the_gradient_node_has_no_checkpoints():
+    with pytest.raises(SettingError, match="checkpointing is not written in style 'standard', whose gradient is one"):
+        optimizer(mlp(), checkpointing="auto").get_training_onnx()
 
 
 def test_several_outputs_and_an_input_that_no_step_reads():

@@ -2,6 +2,7 @@
 
 from . import (
     channels,
+    contrib,
     control,
     einsum,
     elementwise,
@@ -28,6 +29,7 @@ from . import (
     window,
 )
 
-__all__ = ["channels", "control", "einsum", "elementwise", "gpu_operators", "grouped_attention", "indexing", "linear",
-           "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights", "quantization",
-           "recurrent", "reduction", "refusals", "regions", "resize", "sampling", "shape", "spectral", "window"]
+__all__ = ["channels", "contrib", "control", "einsum", "elementwise", "gpu_operators", "grouped_attention", "indexing",
+           "linear", "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights",
+           "quantization", "recurrent", "reduction", "refusals", "regions", "resize", "sampling", "shape", "spectral",
+           "window"]

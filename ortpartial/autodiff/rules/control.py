@@ -88,8 +88,13 @@ def _is_static(v: Value) -> bool:
     return v.is_static
 
 
-def _has_rank(v: Value) -> bool:
-    return v.shape is not None
+def _make_steady(body: Subgraph) -> Callable[[Value], bool]:
+    """A function that says whether a value of the body is known to have one shape in all iterations.
+
+    Only such values can be stacked: the bags of an embedding, for one, have as many rows as a computed slice.
+    """
+    sizes = {n for x in (*body.inputs, *body.captured) for n in x.shape or () if isinstance(n, str)}
+    return lambda v: v.shape is not None and all(isinstance(n, int) or n in sizes for n in v.shape)
 
 
 @dataclass(frozen=True)
@@ -161,13 +166,17 @@ def _backpropagate_loop(
     sources = [*(s.slice for s in read if s.whole in asked), *captured]
     # Cotangents come from the sequences that were written, and from tapped values for the gradient of a gradient.
     ends = [s for s in written if s.whole in dys] + [Stream(y, y.inner) for y in dys if y.inner is not None]
-    carried = _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
+    states, carried = carried, _needed(body, carried, sources, [s.slice for s in ends], dys, asked)
     for c in carried:
         _check_shape(node, body, c)
     backward = _write_body(node, carried, captured, read, written, ends, asked,
                            all(map(is_finite, (*dys.values(), *node.outputs))))
     if backward is None:
         return [None] * len(wanted)
+    read_again = {s.slice for s in backward.saved}
+    for c in states:
+        if c.before in read_again:
+            _check_shape(node, body, c)
     cotangents = _run_backward(node, backward, ends, dys)
     result: dict[Value, Value] = {}
     reached = [*(c.first for c in backward.carried), *backward.captured, *(s.whole for s in backward.slices)]
@@ -199,8 +208,7 @@ def _write_body(
     states = _fill([gradients[c.before] for c in carried], ds)
     totals = [a + d for a, d in zip(sums, _list_gradients(captured, gradients), strict=True)]
     dx = _list_gradients([s.slice for s in slices], gradients)
-    # onnxruntime needs the ranks of all outputs of a body.
-    needed = _read_of(body, [*states, *totals, *dx], since, _has_rank, [*ds, *dy, *sums])
+    needed = _read_of(body, [*states, *totals, *dx], since, _make_steady(body), [*ds, *dy, *sums])
     saved = _saved_streams(node, needed, read, written, bool(ends))
     inputs = [*ds, *sums, *dy, *(s.slice for s in saved)]
     results = zip([*states, *totals, *dx], _by(carried, captured, slices), strict=True)
@@ -341,7 +349,7 @@ def _make_dependencies(body: Subgraph, targets: Sequence[Value]) -> Callable[[Va
 
 
 def _check_shape(node: Node, body: Subgraph, c: Carried) -> None:
-    """Raise where a carried value is known to change its shape, as its cotangents then cannot be carried."""
+    """Raise where a carried value is known to change its shape: it cannot be stacked, nor its cotangents carried."""
     if c.before.shape != c.first.shape and c.first.shape is not None:
         (after,) = rewrite([c.after], {c.before: _like(c.first, "first")}, within=body.own)
         sizes = after.shape

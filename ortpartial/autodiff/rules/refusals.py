@@ -15,13 +15,31 @@ refuse("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch",
 refuse("PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "RemovePadding", "RestorePadding",
        "VarlenCausalConvWithState",
        reason="its rows are packed one behind the other, for a server on GPUs; build the model for the CPU")
-refuse("GatedRelativePositionBias", "MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight",
-       "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedMatMul",
+refuse("BiasDropout", "BiasSoftmax", "BitmaskBiasDropout", "BitmaskDropout", "ComplexMul", "ComplexMulConj",
+       "DecoderAttention", "DequantizeBFP", "DequantizeWithOrder", "DynamicSparseAttention",
+       "GatedRelativePositionBias", "GemmFloat8", "HyperConnectionLowRankMix", "Irfft", "LongformerAttention",
+       "Mamba2Verify", "MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight", "MatMulNBitsMlp",
+       "MatMulNBitsQLoRA", "MatMulNBitsQkv", "MatMulPacked", "MoEPacked", "NhwcFusedConv", "QOrderedAttention",
+       "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedLongformerAttention", "QOrderedMatMul", "QuantizeBFP",
+       "QuantizeWithOrder", "RMSNormRotary", "Rfft", "RouterGateUpProj", "SparsePagedAttention", "SwiGLU",
+       "TorchEmbedding",
        reason="onnxruntime computes it on GPUs alone; build or optimize the model for the CPU")
-refuse("MatMulBnb4", reason="its numbers of 4 bits stand for no linear scale; quantize to MatMulNBits, as "
-                            "onnxruntime.quantization.matmul_nbits_quantizer does")
 refuse("QEmbedLayerNormalization", reason="its tables are numbers of 8 bits; quantize the model without "
                                           "EmbedLayerNormalization")
+refuse("GatherPacked", "MatMulFpQ4", reason="its bytes are laid out for one machine; quantize to MatMulNBits or "
+                                            "GatherBlockQuantized")
+refuse("EPContext", "Snpe", reason="it holds a program of one device; train the model that it was compiled from")
+refuse("ConvStateReplay", "GatedDeltaNetStateReplay", "NGramRepeatBlock", "SpeculativePrefixCommit",
+       reason="it is part of a generation; train the model without it")
+refuse("AdamOptimizer", "AdamWOptimizer", "AdasumAllReduce", "All", "Group", "InPlaceAccumulator",
+       "InPlaceAccumulatorV2", "InplaceClipGradNorm", "IsFinite", "LambOptimizer", "MegatronF", "MegatronG",
+       "MixedPrecisionScale", "NcclAllGather", "NcclAllReduce", "NcclReduceScatter", "PythonOp", "PythonOpGrad",
+       "RecordEvent", "Recv", "ReduceAllL2", "SGDOptimizer", "SGDOptimizerV2", "Send", "SummaryHistogram",
+       "SummaryMerge", "SummaryScalar", "SummaryText", "WaitEvent", "YieldOp",
+       reason="it is part of a training by onnxruntime-training; train the model that it was made from")
 refuse("UnfoldTensor", reason="it finds the times of words; train an output before it")
 
-no_gradient("DynamicTimeWarping", domain="com.microsoft")
+# Whole numbers, hashes, tokens, and tests of numbers.
+no_gradient("BifurcationDetector", "DynamicTimeWarping", "IsAllFinite", "MatMulInteger16", "MulInteger", "MurmurHash3",
+            "NGramHashMapping", "NhwcMaxPool", "PackedSparseAttentionIndexer", "PackedSparseAttentionIndexerMerge",
+            "ReduceSumInteger", "SparseAttentionIndexer", "Tokenizer", "VarlenNGramHashMapping", domain="com.microsoft")

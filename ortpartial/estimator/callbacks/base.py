@@ -8,8 +8,8 @@ from typing import Any
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import TaskContext, TrainingView
-from ortpartial.learning import NamedSettings, suggest
+from ortpartial.execution import FitSettings, TaskContext, TrainingView
+from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
 
 __all__ = ["Callback", "EpochCallback", "FitRun"]
 
@@ -237,16 +237,41 @@ class EpochCallback(Callback):
         record = {"epoch": context.task_id + 1, "seconds": perf_counter() - run.epoch_began} if view is None else dict(
             view.losses)
         if self.scoring is not None or (view is None and (self.needs_score or self.X_val is not None)):
-            from sklearn.metrics import check_scoring  # It is optional.
-
-            scorer = check_scoring(run.estimator, self.scoring)
             data = (X, y) if self.X_val is None else (self.X_val, self.y_val)
-            record["score"] = float(scorer(run.estimator if fitted_estimator is None else fitted_estimator, *data))
+            record["score"] = self._score(run, run.estimator if fitted_estimator is None else fitted_estimator, data)
         return record
+
+    def _score(self, run: FitRun, estimator: Estimator, data: tuple[Data, Data]) -> float:
+        """The score of an estimator: a metric of ours for an optimizer, whose predictions are scores and no labels."""
+        is_ours = isinstance(self.scoring, str) and run.view is not None and run.view.optimizer is run.estimator
+        if is_ours and (metric := _find_metric(str(self.scoring))) is not None:
+            number = run.estimator.evaluate(*data, metrics=[metric])[metric.name]
+            return float(number if metric.larger_is_better else -number)
+        from sklearn.metrics import check_scoring  # It is optional.
+
+        return float(check_scoring(run.estimator, self.scoring)(estimator, *data))
+
+    def _is_score(self, run: FitRun) -> bool:
+        """Whether more is better of what is monitored: of scores, and of metrics that say so."""
+        if self.scoring is not None or run.view is None or self.monitor == "score":
+            return True
+        names = [self._monitored.removeprefix(prefix) for prefix in ("val_", "validation_")]
+        for metric in map(resolve_metric, run.view.trainer.loop.settings.metrics):
+            if any(n == metric.name or n.endswith(f"_{metric.name}") for n in names):
+                return bool(metric.larger_is_better)
+        return "accuracy" in self._monitored
+
+    @property
+    def _monitored(self) -> str:
+        """The column that is monitored, whatever was given."""
+        return str(self.monitor)
 
     def _read_monitored(self, run: FitRun, record: Record) -> float | None:
         """What is monitored in the record of an epoch; None where others have it, and an error where none has it."""
-        name = "score" if self.scoring is not None or run.view is None else self.monitor
+        name = "score" if self.scoring is not None or run.view is None else self._monitored
+        if name not in record:  # The loss on validation data has the longer name, and metrics the shorter one.
+            long, short = "validation_", "val_"
+            name = short + name.removeprefix(long) if name.startswith(long) else long + name.removeprefix(short)
         if name in record:
             run.values["waited"] = None
             return float(record[name])
@@ -258,14 +283,25 @@ class EpochCallback(Callback):
     def _check_column(self, run: FitRun, record: Record) -> None:
         """Raise an error if what is monitored should have come by now."""
         assert run.view is not None
-        is_validation = self.monitor == "validation_loss"
-        if run.values["waited"] < (run.view.trainer.loop.settings.validation_period if is_validation else 1):
+        settings = run.view.trainer.loop.settings
+        is_validation = self.monitor in ("validation_loss", "val_loss")
+        is_measured = is_validation or bool(settings.metrics)
+        if run.values["waited"] < (settings.validation_period if is_measured else 1):
             return
         columns = [n for n, v in record.items() if isinstance(v, float)]
         guess = suggest(str(self.monitor), columns, _COLUMNS)
-        hint = "; give fit X_val." if is_validation else f"; did you mean {guess}?" if guess else "."
+        hint = f"; did you mean {guess}?" if guess else "."
+        if is_validation or self._lacks_data(settings, record):
+            hint = "; give fit X_val."
+        elif not guess and _find_metric(self._monitored.removeprefix("val_")) is not None:
+            hint = "; name it in the setting metrics."
         raise SettingError(f"{type(self).__name__} monitors {self.monitor!r}, and an epoch has "
                            f"{', '.join(map(repr, columns))}{hint}")
+
+    def _lacks_data(self, settings: FitSettings, record: Record) -> bool:
+        """Whether what is monitored is a metric of validation data, and there are none."""
+        names = [metric.name for metric in settings.list_metrics("validation")]
+        return self._monitored.removeprefix("val_") in names and "validation_loss" not in record
 
     def _get_values(self) -> State:
         """What it remembers of the only fit that runs; nothing if there is none."""
@@ -290,3 +326,11 @@ class EpochCallback(Callback):
 
     def _tear_down(self, run: FitRun) -> None:
         """Clean up."""
+
+
+def _find_metric(name: str) -> Metric | None:
+    """The metric of a name; None where there is none of ours."""
+    try:
+        return resolve_metric(name)
+    except SettingError:
+        return None

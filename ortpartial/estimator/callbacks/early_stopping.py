@@ -22,21 +22,23 @@ class EarlyStopping(EpochCallback):
     Parameters
     ----------
     monitor : str
-        A column of `history_`, such as "loss". Epochs without it, as those without a validation, do not count. An
-        estimator of scikit-learn has no history: its "score" is monitored, and so is that of ours with `scoring`.
+        A column of `history_`, such as "loss", or "val_accuracy" of the metric "accuracy". Epochs without it, as those
+        without a validation, do not count. An estimator of scikit-learn has no history: its "score" is monitored, and
+        so is that of ours with `scoring`.
     patience : int
         Number of values in a row without an improvement after which the fit ends.
     min_delta : float
         By how much a value has to be better than the best one to be an improvement.
     mode : str
-        ``"min"`` or ``"max"``: what is better. ``"auto"`` is "max" for scores and accuracies, otherwise "min".
+        ``"min"`` or ``"max"``: what is better. ``"auto"`` is "max" for scores and for metrics that are, as accuracy and
+        R², otherwise "min".
     baseline : float, optional
         A value that has to be surpassed; until then, no improvement ends the waiting.
     restore_best : bool
         Whether the fit ends with the weights, their averages and running statistics of the best epoch. The states of
         the optimizer are those of the last one.
     scoring : str or callable, optional
-        A score that is monitored, as scikit-learn names it.
+        A score that is monitored, as scikit-learn names it; for an optimizer, one of our metrics by name.
     X_val, y_val : array_like, optional
         The data that are scored; by default those of the training.
 
@@ -130,8 +132,7 @@ class EarlyStopping(EpochCallback):
         """Whether a value is an improvement, as any first one is; NaN is none."""
         if than is None:
             return not np.isnan(value)
-        is_score = self.scoring is not None or run.view is None or self.monitor == "score" or "accuracy" in self.monitor
-        sign = 1 if self.mode == "max" or (self.mode == "auto" and is_score) else -1
+        sign = 1 if self.mode == "max" or (self.mode == "auto" and self._is_score(run)) else -1
         return sign * (value - than) > self.min_delta
 
     def _keep(self, run: FitRun, fitted_estimator: Estimator) -> Any:

@@ -20,7 +20,8 @@ class ReduceOnPlateau(EpochCallback):
     Parameters
     ----------
     monitor : str
-        A column of `history_`, such as "loss"; epochs without it do not count. With `scoring`, "score".
+        A column of `history_`, such as "loss" or "val_accuracy"; epochs without it do not count. With `scoring`,
+        "score".
     factor : float
         By which the step size is multiplied, more than 0 and less than 1.
     patience : int
@@ -36,7 +37,7 @@ class ReduceOnPlateau(EpochCallback):
     epsilon : float
         Smaller reductions are left out.
     mode : str
-        ``"min"`` or ``"max"``: what is better.
+        ``"min"`` or ``"max"``: what is better; ``"auto"`` as for `EarlyStopping`.
     scoring : str or callable, optional
         A score to be monitored, as scikit-learn names it.
     X_val, y_val : array_like, optional
@@ -70,10 +71,10 @@ class ReduceOnPlateau(EpochCallback):
 
     def __init__(self, monitor: str = "validation_loss", *, factor: float = 0.1, patience: int = 10,
                  threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
-                 epsilon: float = 1e-8, mode: str = "min",
+                 epsilon: float = 1e-8, mode: str = "auto",
                  scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
-        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-            raise SettingError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
+        if mode not in ("auto", "min", "max") or threshold_mode not in ("rel", "abs"):
+            raise SettingError(f"mode is 'auto', 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
                                f"{threshold_mode!r}.")
         self.monitor, self.factor, self.patience = monitor, factor, patience
         self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
@@ -115,7 +116,7 @@ class ReduceOnPlateau(EpochCallback):
         now, value = run.values, self._read_monitored(run, record)
         if value is None:
             return
-        if now["best"] is None or self._is_better(value, now["best"]):
+        if now["best"] is None or self._is_better(value, now["best"], run):
             now.update(best=value, idle=-1)
         now["idle"] += 1
         if now["waiting"]:
@@ -124,9 +125,10 @@ class ReduceOnPlateau(EpochCallback):
             now.update(idle=0, waiting=self.cooldown)
             self._reduce(run, record["epoch"])
 
-    def _is_better(self, value: float, best: float) -> bool:
+    def _is_better(self, value: float, best: float, run: FitRun) -> bool:
         margin = self.threshold * (best if self.threshold_mode == "rel" else 1)
-        return value > best + margin if self.mode == "max" else value < best - margin
+        is_score = self.mode == "max" or (self.mode == "auto" and self._is_score(run))
+        return value > best + margin if is_score else value < best - margin
 
     def _reduce(self, run: FitRun, epoch: int) -> None:
         """Scale the step size, if that changes it."""

@@ -7,7 +7,7 @@ import inspect
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ortpartial.annotations import CallbackLike, Context, Data, Record, Settings, State
-from ortpartial.execution import TrainingView
+from ortpartial.annotations import CallbackLike, Context, Data, MetricLike, Record, Settings, State
+from ortpartial.exceptions import SettingError
+from ortpartial.execution import TrainingView, wrap_sparse
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
     ElasticLearningPenalty,
+    Metric,
+    NamedSettings,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -38,7 +41,6 @@ from ortpartial.model import Model, load
 from ..forms import ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
-from ..sparse_rows import SparseRows
 from ..tasks import make_tasks
 from .compat import CallbackSupportMixin, validate_data
 from .frozen import FrozenOptimizer
@@ -54,16 +56,21 @@ __all__ = ["BaseOnnxEstimator"]
 #: The step size of scikit-learn's perceptrons, and that of a linear model, whose loss is convex.
 _STEP, _LINEAR_STEP = 1e-3, 2e-2
 
+#: The metric of early stopping, and its column of `history_`.
+_SCORE, _SCORE_COLUMN = "score", "val_score"
+
 #: Numbers in a layer for a batch up to which sessions are shared; they keep memory for these.
 _MOST_SHARED = 2**22
 
 #: Settings that a network is made by, and those of its training that may change where it goes on.
 _NETWORK = ("model", "hidden_layer_sizes", "activation", "dropout", "dtype")
+#: Settings that nothing reads where another one is given.
+_UNREAD = {"model": _NETWORK[1:], "penalty": ("alpha",)}
 _TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", "weights_to_train", "device", "engine",
              "settings", "random_state")
 
 
-class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A scikit-learn estimator that trains an ONNX graph.
 
     A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
@@ -87,6 +94,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "verbose": ["verbose"],
         "dtype": [StrOptions({"auto", "float32", "float64"})],
         "callbacks": [list, tuple],
+        "metrics": [list, tuple],
         "settings": [dict, None],
     }
 
@@ -127,30 +135,32 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     # -- training
 
-    def _fit(self, X: Data, y: Data, sample_weight: Data, resume: str | os.PathLike[str] | None) -> Self:
+    def _fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data,
+             resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
-        if resume is not None and self.early_stopping and self.random_state is None:
+        if resume is not None and self.early_stopping and X_val is None and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
                              "to be the same.")
         first = not (self.warm_start and hasattr(self, "optimizer_"))
         X, y, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, first)
         rng = check_random_state(self.random_state)
         model = self._make_model(X, n_outputs, rng) if first else None
-        rows, held_out = self._split(y, y_numbers, rng)
-        train, validation = (_take(r, X, y, y_numbers, sample_weight) for r in (rows, held_out))
+        given = self._check_validation(X_val, y_val)
+        rows, held_out = self._split(y, y_numbers, rng) if given is None else (None, None)
+        train = _take(rows, X, y, y_numbers, sample_weight)
+        validation = given if held_out is None else _take(held_out, X, y, y_numbers, sample_weight)
         weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
         if model is not None:
             self._make_optimizer(model, batch_size, weight, rng)
         else:
             self._follow_settings(batch_size, weight)
         target = self._encode(train[2], self.optimizer_.learning_loss)
-        score = self._score_on(validation) if self.early_stopping else None
-        rule = StoppingRule(self.tol, self.n_iter_no_change, score)
-        self._run(train, target, weight, batch_size, rule, resume)
+        rule = StoppingRule(self.tol, self.n_iter_no_change, _read_score if self.early_stopping else None)
+        self._run(train, target, weight, batch_size, rule, validation, resume)
         return self
 
     def _run(self, train: tuple[Data, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
-             resume: str | os.PathLike[str] | None) -> None:
+             validation: tuple[Data, ...] | None, resume: str | os.PathLike[str] | None) -> None:
         """The epochs of a fit, and what they leave behind."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
@@ -162,10 +172,15 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             self._record(optimizer.n_iter_ - n_before, rule)
 
         self._set_loop(batch_size, (record, rule, *self.callbacks))
+        batches = None
+        if validation is not None:
+            batches = [(validation[0], self._encode(validation[2], optimizer.learning_loss), validation[3])]
+            if self.early_stopping:
+                optimizer.set_params(metrics=(*self.metrics, self._make_score(validation)), validation_every=1)
         try:
-            optimizer.training.fit(_wrap(X), target, weight, None, None, tasks, resume)
+            optimizer.training.fit(wrap_sparse(X), target, weight, batches, None, tasks, resume)
         finally:
-            optimizer.callbacks = ()
+            optimizer.set_params(callbacks=(), metrics=self.metrics)
         rule.restore(optimizer)
         self._record(optimizer.n_iter_ - n_before, rule)
         if context is not None:
@@ -199,7 +214,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             self._follow_settings(batch_size, weight)
         self._set_loop(batch_size, ())
         target = self._encode(y_numbers, self.optimizer_.learning_loss)
-        self.optimizer_.partial_fit(_wrap(X), target, weight)
+        self.optimizer_.partial_fit(X, target, weight)
         self._record(1, None)
         return self
 
@@ -243,14 +258,24 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                              "dataset.")
         return rows, held_out
 
-    def _score_on(self, validation: tuple[Data, ...]) -> Callable[[OrtGradientForwardBackwardOptimizer], float]:
-        """A function of the optimizer: how good it is on validation data."""
-        X, y, _, sample_weight = validation
+    def _check_validation(self, X_val: Data, y_val: Data) -> tuple[Data, ...] | None:
+        """Validation data as those of the training: X, y as given and in numbers, and no weights; None without any."""
+        if X_val is None and y_val is None:
+            return None
+        if X_val is None or y_val is None or isinstance(X_val, Real):
+            raise ValueError("X_val and y_val are rows and their targets, and belong together; early_stopping=True "
+                             "holds out a share of the rows of X, the validation_fraction.")
+        X_val, y_val, numbers, _, _ = self._check_data(X_val, y_val, None, False, False)
+        return X_val, y_val, numbers, None
 
-        def score(optimizer: OrtGradientForwardBackwardOptimizer) -> float:
-            return self._measure(y, self._decode(self._forward(X)), sample_weight)
+    def _make_score(self, validation: tuple[Data, ...]) -> Metric:
+        """The metric that early stopping follows: how good predictions for validation data are."""
+        _, y, _, sample_weight = validation
 
-        return score
+        def score(t: np.ndarray, scores: np.ndarray) -> float:
+            return self._measure(y, self._decode(scores), sample_weight)
+
+        return Metric(score, _SCORE, "output")
 
     def _find_batch_size(self, rows: int) -> int:
         return min(200 if self.batch_size == "auto" else int(self.batch_size), rows)
@@ -268,11 +293,25 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
+        self._refuse_unread()
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
                                  dropout=self.dropout, dtype=X.dtype.name, output=self._output)
         is_model = isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike))
         return self.model if is_model else self.model(tuple(X.shape[1:]), n_outputs)
+
+    def _refuse_unread(self) -> None:
+        """Refuse settings that nothing reads beside others, which would be ignored."""
+        defaults = inspect.signature(type(self)).parameters
+        for name, unread in _UNREAD.items():
+            others = [n for n in unread if fingerprint(getattr(self, n)) != fingerprint(defaults[n].default)]
+            others = [n for n in others if n != "hidden_layer_sizes" or self._hidden]
+            if getattr(self, name) is not None and others:
+                raise SettingError(f"{others[0]}={getattr(self, others[0])!r} is not read beside {name}=...; leave one "
+                                   f"of the two out.")
+        if self.learning_rate_init is not None and not isinstance(self.learning_rate, str):
+            raise SettingError(f"learning_rate={self.learning_rate!r} has a step size of its own, and "
+                               f"learning_rate_init={self.learning_rate_init!r} is not read; leave it out.")
 
     def _read_scores(self, model: Model) -> Model:
         """The model whose output is what the loss reads."""
@@ -289,7 +328,7 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.optimizer_ = OrtGradientForwardBackwardOptimizer(
             loaded, self.weights_to_train, learning_loss=loss, learning_rate=self._rate, learning_penalty=penalty,
             batch_size=batch_size, random_state=rng.randint(2**31 - 1), device=self.device, engine=self.engine,
-            warm_start=True, **self._more_settings)
+            warm_start=True, **{"validation_every": 1, "metrics": self.metrics, **self._more_settings})
         if self.model is None:
             self._share_sessions(loaded, batch_size)
         self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
@@ -308,6 +347,8 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if fixed := changed.intersection(_NETWORK):
             raise ValueError(f"{min(fixed)} has changed, and this training goes on with the network that it began "
                              f"with; give back the former one, or fit a clone of the estimator.")
+        if changed:
+            self._refuse_unread()
         optimizer = self.optimizer_
         new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
         if "settings" in changed:
@@ -341,8 +382,14 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @property
     def _rate(self) -> BaseLearningRate:
-        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name."""
+        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name.
+
+        A number is the step size of the default optimizer.
+        """
         rate = resolve_rate(self.learning_rate)
+        if isinstance(self.learning_rate, Real):
+            default = inspect.signature(type(self)).parameters["learning_rate"].default
+            return replace_settings(resolve_rate(default), eta0=rate.eta0)
         if not isinstance(self.learning_rate, str):
             return rate
         is_linear = self.model is None and not self._hidden
@@ -361,16 +408,34 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _set_loop(self, batch_size: int, callbacks: Sequence[CallbackLike]) -> None:
         """Settings that may have changed since the optimizer was made."""
         self.optimizer_.set_params(max_iter=self.max_iter, batch_size=batch_size, shuffle=self.shuffle,
-                                   verbose=int(self.verbose), callbacks=callbacks)
+                                   verbose=int(self.verbose), callbacks=callbacks, metrics=self.metrics)
+
+    def evaluate(self, X: Data, y: Data, sample_weight: Data = None, *, metrics: Sequence[MetricLike] | None = None
+                 ) -> dict[str, float]:
+        """Compute the loss, without the penalty, and metrics.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array_like
+            As in `fit`.
+        metrics : sequence of str, callable or Metric, optional
+            The metrics; by default those of the setting.
+
+        Returns
+        -------
+        dict of str to float
+            The mean loss as "loss", and the metrics by name.
+        """
+        check_is_fitted(self)
+        X, _, y_numbers, _, sample_weight = self._check_data(X, y, sample_weight, False, False)
+        target = self._encode(y_numbers, self.optimizer_.learning_loss)
+        return self.optimizer_.evaluate(X, target, sample_weight, metrics=self.metrics if metrics is None else metrics)
 
     # -- prediction
 
     def _forward(self, X: Data) -> np.ndarray:
         """The scores of rows that were checked."""
-        rows = _wrap(X)
-        if isinstance(rows, SparseRows):
-            return np.concatenate([self.optimizer_.predict(part) for part in rows.parts()])
-        return self.optimizer_.predict(rows)
+        return self.optimizer_.predict(X)
 
     def _compute_scores(self, X: Data) -> np.ndarray:
         """The scores of rows of the user's."""
@@ -478,9 +543,9 @@ class BaseOnnxEstimator(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return tags
 
 
-def _wrap(X: Data) -> Data:
-    """Rows as the optimizer reads them."""
-    return SparseRows(X) if hasattr(X, "toarray") else X
+def _read_score(optimizer: OrtGradientForwardBackwardOptimizer) -> float:
+    """The score of the last epoch."""
+    return optimizer.training.loop.last_metrics[_SCORE_COLUMN]
 
 
 def _take(rows: Data, *arrays: Data) -> tuple[Data, ...]:

@@ -13,7 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import ArrayLike, CallbackLike, Data, Settings
+from ortpartial.annotations import ArrayLike, CallbackLike, Data, MetricLike, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -63,7 +63,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         The penalty of the weights, in place of `alpha`.
     learning_rate : str, float or BaseLearningRate
         The optimizer: ``"Adam"``, ``"SGD"``, ``"SGDNesterov"`` and others by name, an object with its step size and
-        schedule, or a number for plain SGD. Settings of objects are settings of the estimator, such as
+        schedule, or a number, the step size of Adam. Settings of objects are settings of the estimator, such as
         ``learning_rate__eta0`` in a grid search.
     learning_rate_init : float, optional
         The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.
@@ -80,7 +80,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         data, was not better by `tol` than the best one.
     early_stopping : bool
         Whether to hold out a share of the rows, the `validation_fraction`, and to keep the weights of the epoch with
-        the best score on it.
+        the best score on it, which is the column ``"val_score"`` of `history_`.
     validation_fraction : float
         The share of the rows that early stopping holds out.
     warm_start : bool
@@ -96,6 +96,10 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     callbacks : sequence of callbacks
         As for `OrtGradientForwardBackwardOptimizer`: functions of `optimizer_`, and objects with hooks, which are given
         the estimator. With scikit-learn 1.9 or later, such objects may also be registered by `set_callbacks`.
+    metrics : sequence of str, callable or Metric
+        What is computed after every epoch of predictions for validation data, or, without any, for the rows that are
+        trained, as for `OrtGradientForwardBackwardOptimizer`: ``"r2"``, ``"mae"``, functions of targets and
+        predictions. They are columns of `history_`.
     settings : dict, optional
         Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"gradient_clipping": 1.0}``, or
         ``{"train_mode": True}`` for a `model` with Dropout or BatchNormalization.
@@ -163,6 +167,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         device: DeviceName = "cpu",
         engine: str = "auto",
         callbacks: Sequence[CallbackLike] = (),
+        metrics: Sequence[MetricLike] = (),
         settings: Settings | None = None,
     ):
         self.model = model
@@ -189,11 +194,12 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         self.device = device
         self.engine = engine
         self.callbacks = callbacks
+        self.metrics = metrics
         self.settings = settings
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Data, y: Data, sample_weight: Data = None, *,
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
@@ -206,6 +212,9 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
             The targets.
         sample_weight : array_like of shape (n_samples,), optional
             Weights of the rows.
+        X_val, y_val : array_like, optional
+            Validation data, as X and y, whose loss and metrics are computed after every epoch; with `early_stopping`
+            they take the place of the rows that it would hold out.
         resume : path, optional
             A checkpoint, or the folder of a `Checkpoint` among the callbacks: a `fit` that was cut off goes on from the
             newest one, and ends with the weights of one that was not. Where the folder holds none, it begins.
@@ -224,7 +233,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         ConvergenceError
             The loss or a weight is NaN or infinite.
         """
-        return self._fit(X, y, sample_weight, resume)
+        return self._fit(X, y, sample_weight, X_val, y_val, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Data, y: Data, sample_weight: Data = None) -> Self:

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortpartial.graph import Node
+from ortpartial.graph import GUARD, SHIFT, Node, Value, describe_refusal, find_bound
+from ortpartial.model import Range
 from ortpartial.native.expressions import Affine, Expression, Iota, Literal, Load
 from ortpartial.native.translation import Translator, sizes, translates
-from ortpartial.native.types import suffix
+from ortpartial.native.types import literal, suffix
 
 from .elementwise import apply, convert, wrap
 from .reductions import add_up
 from .shapes import reshape, take_part
 
-__all__: list[str] = []
+__all__ = ["check_range"]
 
 _INT64 = np.dtype(np.int64)
 
@@ -26,8 +27,46 @@ def _place(t: Translator, e: Expression, size: int) -> Expression:
     return t.load(apply(t, f"op_place({{0}}, {size})", convert(t, e, _INT64), weight=3))
 
 
+def _check(t: Translator, node: Node, *, is_index: bool = False) -> Expression:
+    """The numbers that a node reads, checked before anything is done with them; indices as they count from 0 on."""
+    bound = find_bound(node)
+    assert bound is not None
+    assert bound.ranges is not None
+    v, n = node.inputs[bound.position], len(bound.ranges)
+    e, numbers = t.read(v), t.numbers(v)
+    e = t.load(v) if e.cost > 1 and not is_index else e  # It is read twice.
+    for i, ends in enumerate(bound.ranges):
+        part = None if numbers is None else numbers if n == 1 else numbers[..., i]
+        if part is not None and (not part.size or ends[0] <= part.min() <= part.max() <= ends[1]):
+            continue
+        one = convert(t, e if n == 1 else take_part(t, e, -1, i, 1), _INT64)
+        places = t.check((e, i), one, ends, describe_refusal(node), is_index=is_index)
+        if places is not None:
+            return places
+    return _place(t, e, bound.ranges[0][1] + 1) if is_index else e
+
+
+def check_range(t: Translator, v: Value, refusal: str, r: Range) -> None:
+    """Check an input of whole numbers before the step."""
+    e = t.read(v)
+    one = convert(t, e, _INT64)
+    if r.ignored is not None:
+        one = apply(t, f"({{0}} == {literal(r.ignored, _INT64)} ? {literal(r.low, _INT64)} : {{0}})", one)
+    t.check((e, 0), one, (r.low, r.high), refusal)
+
+
+def _guard(t: Translator, node: Node) -> Expression:
+    """The zeros of a guard, after its check."""
+    shift = SHIFT if node.name.endswith(":") else 0
+    e = t.read(node.inputs[1])
+    t.check((e, 0), e, (-1, 0), node.name.removeprefix(GUARD), shift=shift)
+    return Literal(node.outputs[0].dtype, e.shape, 0)
+
+
 @translates("Gather")
 def gather(t: Translator, node: Node) -> Expression:
+    if node.name.startswith(GUARD):
+        return _guard(t, node)
     index, axis = node.inputs[1], node.attribute("axis")
     data = t.read(node.inputs[0])
     axis, size = axis % len(data.shape), data.shape[axis]
@@ -37,7 +76,7 @@ def gather(t: Translator, node: Node) -> Expression:
         at = int(number.reshape(())) % size
         return reshape(t, take_part(t, data, axis, at, 1), shape)
     data = t.load(data)
-    places = _place(t, t.read(index), size)
+    places = _check(t, node, is_index=True)
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     strides = (*data.at.strides[:axis], *[0] * len(places.shape), *data.at.strides[axis + 1 :])
     spread = t.broadcast(reshape(t, places, (*[1] * len(before), *places.shape, *[1] * len(after))), shape)
@@ -49,7 +88,7 @@ def gather(t: Translator, node: Node) -> Expression:
 def gather_elements(t: Translator, node: Node) -> Expression:
     data, axis = t.load(node.inputs[0]), node.attribute("axis")
     axis = axis % len(data.shape)
-    places = _place(t, t.read(node.inputs[1]), data.shape[axis])
+    places = _check(t, node, is_index=True)
     strides = tuple(0 if i == axis else s for i, s in enumerate(data.at.strides))
     at = Affine(places.shape, strides, data.at.offset, data.at.outer)
     return Load(data.dtype, places.shape, data.array, at, places, data.at.strides[axis])
@@ -64,7 +103,7 @@ def reverse_sequence(t: Translator, node: Node) -> Expression:
     if lengths is not None and (lengths == n).all():
         first, steps = [(n - 1) * i for i in by], [1 - 2 * i for i in by]
         return t.view(data, lambda at: at.sliced(first, steps, data.shape))
-    ends = convert(t, t.read(node.inputs[1]), _INT64)
+    ends = convert(t, _check(t, node), _INT64)
     shape = [m if i in (time, batch) else 1 for i, m in enumerate(data.shape)]
     spread = t.broadcast(reshape(t, ends, [m if i == batch else 1 for i, m in enumerate(data.shape)]), shape)
     place = apply(t, "{0} < {1} ? {1} - 1 - {0} : {0}", Iota(_INT64, tuple(shape), Affine(tuple(shape), by)), spread)
@@ -78,7 +117,7 @@ def scatter_elements(t: Translator, node: Node) -> Expression:
     y = node.outputs[0]
     whole, axis, template = t.allocate(y.dtype, sizes(y), y), node.attribute("axis") % len(sizes(y)), _combination(node)
     updates = t.read(node.inputs[2])
-    places = _place(t, t.read(node.inputs[1]), whole.shape[axis])
+    places = _check(t, node, is_index=True)
     strides = tuple(0 if i == axis else s for i, s in enumerate(whole.at.strides))
     to = Load(y.dtype, places.shape, whole.array, Affine(places.shape, strides), places, whole.at.strides[axis])
     t.store(t.read(node.inputs[0]), whole)
@@ -113,14 +152,14 @@ def _find_parts(t: Translator, data: Load, index: Expression, n_batch: int) -> L
 
 @translates("GatherND")
 def gather_nd(t: Translator, node: Node) -> Expression:
-    return _find_parts(t, t.load(node.inputs[0]), t.read(node.inputs[1]), node.attribute("batch_dims"))
+    return _find_parts(t, t.load(node.inputs[0]), _check(t, node), node.attribute("batch_dims"))
 
 
 @translates("ScatterND")
 def scatter_nd(t: Translator, node: Node) -> Expression:
     y = node.outputs[0]
     whole, updates = t.allocate(y.dtype, sizes(y), y), t.read(node.inputs[2])
-    to = _find_parts(t, whole, t.read(node.inputs[1]), 0)
+    to = _find_parts(t, whole, _check(t, node), 0)
     t.store(t.read(node.inputs[0]), whole)
     t.store(updates, to, _combination(node))
     return whole

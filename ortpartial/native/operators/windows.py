@@ -165,7 +165,7 @@ def pool_average(t: Translator, node: Node) -> Expression:
     x, y = t.read(node.inputs[0]), sizes(node.outputs[0])
     windows = _Windows.of(node, x.shape[2:], node.attribute("kernel_shape"), y[2:])
     total = _combine(t, windows.of_image(t, x), len(y), "{0} + {1}", "0")
-    counts = _count(windows, with_margin=bool(node.attribute("count_include_pad"))).astype(x.dtype)
+    counts = np.maximum(_count(windows, with_margin=bool(node.attribute("count_include_pad"))), 1).astype(x.dtype)
     return apply(t, "{0} / {1}", total, t.read(constant(counts)), weight=5)
 
 

@@ -312,6 +312,43 @@ def test_what_changes_its_shape_is_refused():
         grad(y, [x])
 
 
+def test_indices_that_grow_are_refused():
+    x = variable("x", "float64", [5])
+
+    def step(i, going, places, v):
+        return None, op.Concat(places, op.Unsqueeze(i, [0]), axis=0), v * op.ReduceSum(op.Gather(x, places), keepdims=0)
+
+    _, y = loop(step, 3, constant([0]), op.ReduceSum(x, keepdims=0))
+    with pytest.raises(NoGradientError, match=r"a carried value of type .*int64\[1\].* becomes .*int64\[2\]"):
+        grad(y, [x])
+
+
+def bag(reduce, starts, ends, w, places):
+    """Rows of a table, reduced bag by bag, as torch.onnx.export writes EmbeddingBag: each bag has a size of its own."""
+
+    def step(i, going):
+        first, last = (op.Gather(v, op.Unsqueeze(i, [0])) for v in (starts, ends))
+        return None, reduce(op.Tanh(op.Gather(w, op.Slice(places, first, last, [0]))), [0], keepdims=0)
+
+    return loop(step, len(starts.array))
+
+
+@pytest.mark.parametrize(("reduce", "ends"), [
+    ("sum", [3, 6]), ("sum", [1, 1, 6]), ("sum", [0, 4, 6]), ("sum", [6]), ("mean", [4, 6]), ("mean", [2, 3, 4, 6])])
+def test_bags_of_different_sizes(reduce, ends):
+    starts, places = [0, *ends[:-1]], np.array([1, 2, 0, 3, 3, 2])
+    operator = {"sum": op.ReduceSum, "mean": op.ReduceMean}[reduce]
+
+    def f(w):
+        return bag(operator, constant(starts), constant(ends), w, constant(places))
+
+    def torch_f(w):
+        return torch.nn.functional.embedding_bag(torch.tensor(places), torch.tanh(w), torch.tensor(starts), mode=reduce)
+
+    assert_as_torch(f, torch_f, [real(4, 3)])
+    check_gradient(f, [real(4, 3)])
+
+
 @pytest.mark.parametrize("trips", [0, 1, 4])
 def test_a_number_of_iterations_given_at_run_time(trips):
     def f(x, n):

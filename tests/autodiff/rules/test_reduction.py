@@ -5,10 +5,10 @@ import pytest
 from once import ON_BOTH
 from table import NOTHING, OLD, apart, assert_as_torch, real, rows, within
 
-from ortpartial.autodiff import gradient_model
 from ortpartial.autodiff.grad import grad
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
+from ortpartial.rewrites import gradient_model
 from ortpartial.testing import check_gradient, evaluate
 
 CUMULATIVE = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no CumProd, which is of opset 26")

@@ -11,7 +11,7 @@ from ortpartial.exceptions import NoGradientError
 
 @pytest.mark.parametrize(("op_type", "advice"), [
     ("SparseAttention", "export the model with attention to all keys"),
-    ("MatMulBnb4", "quantize to MatMulNBits"), ("BeamSearch", "train the decoder inside of it"),
+    ("MatMulFpQ4", "quantize to MatMulNBits"), ("BeamSearch", "train the decoder inside of it"),
     ("PackedAttention", "build the model for the CPU"), ("UnfoldTensor", "train an output before it")])
 def test_reasons(op_type, advice):
     assert advice in REASONS["com.microsoft", op_type]

@@ -67,3 +67,13 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         optimizer(callbacks=[CSVLogger(tmp_path / "file" / "log.csv")]).fit(X, Y)
+
+
+def test_metrics_are_columns(tmp_path):
+    path = tmp_path / "log.csv"
+    o = optimizer(callbacks=[CSVLogger(path)], metrics=["r2", "train_mae"], validation_every=2, max_iter=4)
+    o.fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    table = pd.read_csv(path)
+    assert [*table.columns[-3:]] == ["validation_loss", "val_r2", "mae"]
+    assert table["val_r2"].isna().tolist() == [True, False, True, False]
+    assert table["mae"].iloc[-1] == o.history_[-1]["mae"]

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from models import images, net
+from models import images, mlp, net
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
@@ -103,8 +103,9 @@ def test_what_is_not_there():
 
 @pytest.mark.parametrize("callback", [EarlyStopping, callbacks.ReduceOnPlateau])
 @pytest.mark.parametrize(("monitor", "end"), [
-    ("val_loss", "'learning_rate', 'loss', 'validation_loss'; did you mean 'validation_loss'?"),
-    ("train_loss", "; did you mean 'loss'?"), ("accuracy", "'validation_loss'."), (3, "'validation_loss'.")])
+    ("valid_loss", "'learning_rate', 'loss', 'validation_loss'; did you mean 'validation_loss'?"),
+    ("train_loss", "; did you mean 'loss'?"), ("accuracy", "; name it in the setting metrics."),
+    (3, "'validation_loss'.")])
 def test_what_is_meant(callback, monitor, end):
     """A column that never comes is an error, for which there are other names."""
     with pytest.raises(SettingError) as error:
@@ -206,3 +207,37 @@ def test_a_fit_that_is_cut_off_stops_where_an_uncut_one_does(cut, tmp_path):
     o, stopping = train(resume=tmp_path)
     assert (stopping.stopped_epoch_, stopping.best_epoch_, stopping.best_) == (6, 3, 1)
     assert same(o, expected)
+
+
+def test_metrics_are_monitored():
+    """What is better follows from the metric, and the validation loss has a second name."""
+    labels = (Y[:, 0] > 0).astype(int)
+    settings = {"learning_loss": "softmax_cross_entropy", "metrics": ["accuracy", "log_loss"], "validation_every": 1}
+    for monitor, best in (("val_accuracy", max), ("validation_accuracy", max), ("val_log_loss", min),
+                          ("val_loss", min)):
+        stopping = EarlyStopping(monitor, patience=3)
+        o = optimizer(mlp(outputs=2), callbacks=[stopping], max_iter=12, **settings).fit(X, labels, X_val=0.3)
+        column = {"validation_accuracy": "val_accuracy", "val_loss": "validation_loss"}.get(monitor, monitor)
+        numbers = [record[column] for record in o.history_]
+        assert stopping.best_ == best(numbers)
+        assert stopping.best_epoch_ == numbers.index(best(numbers)) + 1
+
+
+@pytest.mark.parametrize(("metrics", "monitor", "end"), [
+    (["r2"], "val_r2", "; give fit X_val."), ([], "val_r2", "; name it in the setting metrics."),
+    (["r2"], "val_mae", "; name it in the setting metrics.")])
+def test_metrics_that_are_not_there(metrics, monitor, end):
+    with pytest.raises(SettingError) as error:
+        optimizer(callbacks=[EarlyStopping(monitor)], metrics=metrics, validation_every=1).fit(X, Y)
+    assert str(error.value).endswith(end)
+
+
+def test_scores_of_optimizers_are_metrics():
+    """Their predictions are scores, of which scikit-learn's accuracy would make nothing."""
+    labels = (Y[:, 0] > 0).astype(int)
+    stopping = EarlyStopping(scoring="accuracy", X_val=X_VAL, y_val=(Y_VAL[:, 0] > 0).astype(int), patience=2)
+    o = optimizer(mlp(outputs=2), learning_loss="softmax_cross_entropy", callbacks=[stopping]).fit(X, labels)
+    assert stopping.best_ == o.score(X_VAL, (Y_VAL[:, 0] > 0).astype(int))
+    stopping = EarlyStopping(scoring="mae", X_val=X_VAL, y_val=Y_VAL)
+    o = optimizer(callbacks=[stopping]).fit(X, Y)
+    assert stopping.best_ == -o.evaluate(X_VAL, Y_VAL, metrics=["mae"])["mae"]

@@ -75,7 +75,8 @@ def test_errors():
 
 @pytest.mark.parametrize(("settings", "error", "message"), [
     ({"factor": 2}, SettingError, "factor is 2, a finite number more than 0 and less than 1 was expected."),
-    ({"mode": "low"}, SettingError, "mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not 'low' and 'rel'."),
+    ({"mode": "low"}, SettingError,
+     "mode is 'auto', 'min' or 'max', and threshold_mode 'rel' or 'abs', not 'low' and 'rel'."),
     ({"patience": "3"}, SettingError, "ReduceOnPlateau: patience is '3', a whole number at least 0 was expected."),
     ({"cooldown": -1}, SettingError, "cooldown is -1, a whole number at least 0 was expected."),
     ({"threshold": "a"}, SettingError, "threshold is 'a', a finite number at least 0 was expected."),
@@ -90,3 +91,14 @@ def test_no_validation():
     """It never waits for a loss that does not come."""
     with pytest.raises(SettingError, match=r"ReduceOnPlateau monitors 'validation_loss', and an epoch has .*; give"):
         optimizer(callbacks=[ReduceOnPlateau()]).fit(X, Y)
+
+
+def test_a_metric_that_grows_is_no_plateau():
+    """By default, what is better follows from the metric."""
+    settings = {"metrics": ["r2"], "validation_every": 1, "max_iter": 6}
+    for mode, reductions in (("auto", []), ("min", [2, 3, 4, 5, 6])):
+        callback = ReduceOnPlateau("val_r2", patience=0, mode=mode)
+        o = optimizer(callbacks=[callback], **settings).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+        numbers = [record["val_r2"] for record in o.history_[:2]]
+        assert numbers[1] > numbers[0]
+        assert callback.reductions_ == reductions

@@ -16,7 +16,19 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ortpartial import LearningRateAdam, OnnxClassifier, OnnxRegressor, build, constant, load, op, variable
+import ortpartial
+from ortpartial import (
+    LearningRateAdam,
+    NoLearningPenalty,
+    OnnxClassifier,
+    OnnxRegressor,
+    build,
+    constant,
+    load,
+    op,
+    plot_losses,
+    variable,
+)
 from ortpartial.estimator.sklearn.networks import build_network
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import shared_sessions
@@ -145,6 +157,54 @@ def test_a_wrong_setting_is_named_by_fit(name, value):
     assert isinstance(repr(model), str)
 
 
+def test_a_number_is_the_step_size_of_the_default_optimizer():
+    model = OnnxClassifier(learning_rate=0.003, max_iter=2, random_state=0).fit(X, NAMES)
+    assert model.optimizer_.learning_rate == LearningRateAdam(0.003)
+    same = OnnxClassifier(learning_rate_init=0.003, max_iter=2, random_state=0).fit(X, NAMES)
+    assert model.loss_curve_ == same.loss_curve_
+    model.set_params(learning_rate=0.5, warm_start=True).fit(X, NAMES)
+    assert model.optimizer_.learning_rate == LearningRateAdam(0.5)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"learning_rate_init": 0.1, "learning_rate": LearningRateAdam(0.2)}, "learning_rate_init=0.1 is not read"),
+    ({"learning_rate_init": 0.1, "learning_rate": 0.2}, "learning_rate=0.2 has a step size of its own"),
+    ({"alpha": 0.1, "penalty": NoLearningPenalty()}, r"alpha=0.1 is not read beside penalty=\.\.\."),
+    *(({name: value, "model": lambda shape, n: linear_model(*shape, n)}, f"{name}=.* is not read beside model=")
+      for name, value in [("hidden_layer_sizes", 3), ("activation", "tanh"), ("dropout", 0.1), ("dtype", "float64")])])
+def test_settings_that_nothing_reads(settings, message):
+    with pytest.raises(SettingError, match=message):
+        OnnxRegressor(**settings).fit(X, Y)
+    model = OnnxRegressor(warm_start=True, max_iter=1, model=settings.get("model"), penalty=settings.get("penalty"),
+                          learning_rate=settings.get("learning_rate", "Adam")).fit(X, Y)
+    with pytest.raises(ValueError, match=f"{message}|has changed"):
+        model.set_params(**settings).fit(X, Y)
+
+
+def linear_model(n, outputs):
+    return build([x := variable("x", "float32", ["N", n])], {"y": x @ constant(np.zeros((n, outputs), "f"), hint="w")})
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"solver": "adam"}, "has no setting 'solver'; did you mean 'learning_rate'?"),
+    ({"lr": 0.1}, "has no setting 'lr'; did you mean 'learning_rate'?"),
+    ({"epochs": 3}, "has no setting 'epochs'; did you mean 'max_iter'?"),
+])
+def test_words_of_others(settings, message):
+    with pytest.raises(TypeError) as e:
+        OnnxClassifier(**settings)
+    assert str(e.value) == f"OnnxClassifier {message}"
+
+
+@pytest.mark.parametrize("schedule", ["adaptive", "invscaling", "constant"])
+def test_words_of_scikit_learn_for_schedules(schedule):
+    """The message says what to write, and that trains."""
+    with pytest.raises(SettingError, match="Did you mean") as e:
+        OnnxClassifier(learning_rate=schedule, max_iter=1).fit(X, NAMES)
+    advised = str(e.value).partition("Did you mean ")[2].partition("?")[0]
+    OnnxClassifier(learning_rate=eval(advised, vars(ortpartial)), max_iter=1).fit(X, NAMES)
+
+
 # -- among the tools of scikit-learn
 
 
@@ -183,7 +243,8 @@ def test_calibration():
 
 @pytest.mark.parametrize("model", [None, network((4,), 3), network], ids=["linear", "proto", "function"])
 def test_pickles_go_on(model):
-    first = OnnxClassifier(model, hidden_layer_sizes=(5,), max_iter=3, random_state=0).fit(X, NAMES)
+    hidden = (5,) if model is None else ()
+    first = OnnxClassifier(model, hidden_layer_sizes=hidden, max_iter=3, random_state=0).fit(X, NAMES)
     again = pickle.loads(pickle.dumps(first))
     assert np.array_equal(again.predict_proba(X), first.predict_proba(X))
     assert np.array_equal(again.partial_fit(X, NAMES).predict_proba(X), first.partial_fit(X, NAMES).predict_proba(X))
@@ -255,3 +316,61 @@ def test_the_card_marks_the_settings_that_are_not_the_defaults():
     params = OnnxClassifier(alpha=0.5)._get_params_html()
     assert tuple(params.non_default) == ("alpha",)
     assert "learning_rate__eta0" not in params
+
+
+def column(model, name):
+    return [record[name] for record in model.history_ if name in record]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("kind", [OnnxClassifier, OnnxRegressor])
+def test_validation_data(kind, stops):
+    """They are not trained; early stopping takes them in place of a share of the rows."""
+    y = NAMES if kind is OnnxClassifier else Y
+    settings = {"max_iter": 5, "random_state": 0, "early_stopping": stops}
+    model = kind(**settings).fit(X[::2], y[::2], X_val=X[1::2], y_val=y[1::2])
+    plain = kind(**{**settings, "early_stopping": False}).fit(X[::2], y[::2])
+    if not stops:
+        assert all(np.array_equal(a, b) for a, b in zip(model.coefs_, plain.coefs_, strict=True))
+    assert len(column(model, "validation_loss")) == 5
+    assert np.isclose(model.evaluate(X[1::2], y[1::2])["loss"], min(
+        column(model, "validation_loss")) if stops else column(model, "validation_loss")[-1], rtol=0.2)
+    if stops:
+        assert model.validation_scores_ == column(model, "val_score")
+        assert model.best_validation_score_ == model.score(X[1::2], y[1::2]) == max(model.validation_scores_)
+
+
+def test_metrics_of_estimators():
+    """Labels of a classifier are compared as numbers, and weights count."""
+    metrics = ["accuracy", "f1_macro", "train_log_loss"]
+    model = OnnxClassifier(max_iter=3, random_state=0, metrics=metrics, early_stopping=True).fit(X, NAMES)
+    record = model.history_[-1]
+    assert record["val_accuracy"] == record["val_score"] == model.validation_scores_[-1]
+    assert {"val_f1_macro", "log_loss"} <= record.keys()
+    assert model.evaluate(X, NAMES)["accuracy"] == model.score(X, NAMES)
+    assert [*model.evaluate(X, NAMES, np.ones(150), metrics=["roc_auc"])] == ["loss", "roc_auc"]
+    assert pickle.loads(pickle.dumps(model)).history_ == model.history_
+    assert clone(model).metrics == [*clone(model.optimizer_).metrics] == metrics
+    weights = np.arange(150.0)
+    model = OnnxRegressor(max_iter=2, random_state=0, metrics=["r2"]).fit(X, Y, weights)
+    assert np.isclose(column(model, "r2")[-1], model.score(X, Y, weights))
+
+
+def test_the_best_epoch_of_early_stopping_is_marked():
+    from matplotlib import pyplot as plt
+
+    model = OnnxClassifier(max_iter=6, random_state=0, early_stopping=True).fit(X, NAMES)
+    ax = plot_losses(model)
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    scores = model.validation_scores_
+    assert texts[:2] == ["training", "validation"]
+    assert texts[2] == f"best: score {max(scores):.4g} in epoch {scores.index(max(scores)) + 1}"
+    plt.close(ax.figure)
+
+
+@pytest.mark.parametrize("validation", [{"X_val": X}, {"y_val": Y}, {"X_val": 0.2}, {"X_val": 0.2, "y_val": Y}])
+def test_validation_data_belong_together(validation):
+    with pytest.raises(ValueError, match=r"X_val and y_val are rows and their targets.*validation_fraction"):
+        OnnxClassifier().fit(X, Y, **validation)
+    with pytest.raises(ValueError, match=r"y has the labels \[7\]"):
+        OnnxClassifier().fit(X, Y, X_val=X, y_val=np.full(150, 7))

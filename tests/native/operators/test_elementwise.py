@@ -21,10 +21,10 @@ def compute(formula, *arrays):
     step = translate({**inputs, "state": state}, {"new": result, "loss": loss}, rows=list(inputs),
                      state={"state": "new"}, loss="loss")
     run = compile_library(step.source, {"step.h": step.header}).step_step
-    run.restype = ctypes.c_float
     out, memory, given = np.zeros(result.shape, result.dtype), np.zeros(step.memory_bytes + 64, np.uint8), np.zeros(8)
     rows = (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
-    run(*(ctypes.c_void_p(a.ctypes.data) for a in (out, memory)), rows, ctypes.c_void_p(given.ctypes.data))
+    loss = ctypes.byref(ctypes.c_float())
+    run(*(ctypes.c_void_p(a.ctypes.data) for a in (out, memory)), rows, ctypes.c_void_p(given.ctypes.data), loss)
     return out
 
 

@@ -42,3 +42,11 @@ def test_groups_and_dilations_are_those_of_onnxruntime():
     expected = compute_by_runtime(values, numbers)
     for name, y in compute_in_c(values, numbers).items():
         np.testing.assert_allclose(y, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_window_in_the_padding_at_the_end_averages_nothing():
+    x = variable("x", "float32", [1, 1, 5])
+    values = {str(c): op.AveragePool(x, kernel_shape=[2], strides=[2], pads=[1, 1], ceil_mode=1, count_include_pad=c)
+              for c in (0, 1)}
+    computed = compute_in_c(values, {x: np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5)})
+    assert [y.ravel().tolist() for y in computed.values()] == [[1, 2.5, 4.5, 0], [0.5, 2.5, 4.5, 0]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ortpartial.annotations import Data
 
-__all__ = ["SparseRows"]
+__all__ = ["SparseRows", "wrap_sparse"]
 
 #: Numbers in the dense rows of a part of a prediction.
 _PART = 2**20
@@ -48,6 +48,20 @@ class SparseRows:
     def __getitem__(self, rows: Data) -> np.ndarray:
         return self.matrix[rows].toarray()
 
+    def select(self, rows: Data) -> SparseRows:
+        """Some rows, which stay sparse.
+
+        Parameters
+        ----------
+        rows : array_like of int
+            Which rows.
+
+        Returns
+        -------
+        SparseRows
+        """
+        return SparseRows(self.matrix[rows])
+
     def take(self, rows: Data, axis: int, out: np.ndarray, mode: str) -> None:
         """Write some rows to a dense array, as ``numpy.ndarray.take`` does.
 
@@ -64,28 +78,47 @@ class SparseRows:
         """
         self.matrix[rows].toarray(out=out)
 
-    def astype(self, dtype: np.dtype) -> SparseRows:
-        """The same rows in another dtype.
+    def convert(self, function: Callable[[np.ndarray], np.ndarray]) -> SparseRows:
+        """The same rows, whose stored numbers a function converts.
 
         Parameters
         ----------
-        dtype : numpy.dtype
-            The dtype.
+        function : callable
+            From the numbers to as many, of any dtype; it keeps 0.
 
         Returns
         -------
         SparseRows
         """
-        return self if self.dtype == dtype else SparseRows(self.matrix.astype(dtype))
+        matrix = self.matrix
+        if (numbers := function(matrix.data)) is matrix.data:
+            return self
+        return SparseRows(type(matrix)((numbers, matrix.indices, matrix.indptr), shape=matrix.shape))
 
-    def parts(self) -> Iterator[np.ndarray]:
-        """All rows in order, dense, some at a time.
+    @property
+    def part(self) -> int:
+        """The number of rows of a part of a prediction that is dense at a time."""
+        return max(1, _PART // max(1, self.shape[1]))
 
-        Yields
-        ------
-        numpy.ndarray
-        """
-        size = max(1, _PART // max(1, self.shape[1]))
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
 
+def wrap_sparse(data: Data) -> Data:
+    """Wrap a sparse matrix of any format, also in a dict.
+
+    Parameters
+    ----------
+    data : object
+        What may be a matrix or an array of scipy.sparse, which is not imported.
+
+    Returns
+    -------
+    object
+        `SparseRows` in place of a matrix; anything else as it is.
+    """
+    if isinstance(data, Mapping):
+        is_sparse = any(_is_sparse(a) for a in data.values())
+        return {n: wrap_sparse(a) for n, a in data.items()} if is_sparse else data
+    return SparseRows(data.tocsr()) if _is_sparse(data) else data
+
+
+def _is_sparse(data: Data) -> bool:
+    return hasattr(data, "nnz") and hasattr(data, "tocsr")

@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import ModelProto
 
+from ortpartial.autodiff import grad, list_adapter, resolve_weights
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build
 from ortpartial.model import Model, load, specialize
 
-from .grad import grad
-from .trainable import resolve_weights
-from .weight_names import list_adapter
+from .lowering import make_portable
 
 __all__ = ["gradient_model"]
 
@@ -28,7 +27,8 @@ def gradient_model(
 ) -> ModelProto:
     """The gradient of an ONNX model as an ONNX model: ``Σ <cotangent, ∂output/∂name>`` for every name of `wrt`.
 
-    Any runtime runs it: only operators of the ONNX standard are added to the model. Its inputs are those of the model,
+    Any runtime runs it: only operators of the ONNX standard are added to the model, and what has no float64 kernel in
+    onnxruntime is written in operators that have one. Its inputs are those of the model,
     then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output, or
     ``<output>_grad_in`` of one that is in `wrt` as well. Its outputs are ``<name>_grad``, in the order of `wrt`. A
     cotangent or gradient has the shape of the tensor that it is named after. Applied to its own result with another
@@ -60,7 +60,8 @@ def gradient_model(
     Raises
     ------
     ModelError
-        A name is unknown, not of a floating-point type or given twice, or the name of a gradient is taken.
+        A name is unknown, not of a floating-point type or given twice, the name of a gradient is taken, or a node of
+        float64 has no kernel in onnxruntime and cannot be written otherwise.
     NoGradientError
         An operator on a path from `wrt` to the outputs has no gradient.
     SettingError
@@ -99,7 +100,7 @@ def gradient_model(
     results = _name_gradients(loaded, names, seeds, suffix)
     gradients = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], [*seeds.values()] or None)
     named = dict(zip(results, gradients, strict=True))
-    return build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}")
+    return make_portable(build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}"))
 
 
 def _name_gradients(model: Model, names: Sequence[str], seeds: Collection[str], suffix: str) -> list[str]:
