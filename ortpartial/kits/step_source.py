@@ -135,7 +135,7 @@ class KitSource(StepSource):
         """
         if file not in self.sessions:
             try:
-                step = load(read_regular(self.folder / file), ties="file")  # With its guards: it may be of a stranger.
+                step = load(read_regular(self.folder / file))  # With its guards: it may be of a stranger.
                 session = Session(build(step.inputs, step.outputs), device=self.device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"
