@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Data, DTypeLike, Json, MetricLike, Settings
+from ortpartial.annotations import CallbackLike, Data, DTypeLike, Json, MetricLike, Settings
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
@@ -538,7 +538,7 @@ class Module(Part):
         return [*inputs, *(others[n] for n in names if n in others)]
 
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Any = (),
+            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
             metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
             timeout: float | None = None, resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.

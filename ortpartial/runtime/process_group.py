@@ -87,7 +87,7 @@ class ProcessGroup:
         self._group = dist.new_group(timeout=timedelta(seconds=_TIMEOUT))
         self.bytes_sent = 0
         #: The last tensors are kept alive: a thread of gloo must not be the one to free them while Python shuts down.
-        self._tensors: deque[Any] = deque(maxlen=4)
+        self._tensors: deque[object] = deque(maxlen=4)
 
     def all_reduce(self, buffer: Buffer) -> None:
         """Replace the content of a buffer by its sum over the processes."""

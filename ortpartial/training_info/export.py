@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, TrainingInfoProto, helper, numpy_helper
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.graph import OPSET, Node, Value, attach_outputs, build, constant, op, schema_of, topological, variable
 from ortpartial.learning import (
     BaseLearningRate,
@@ -114,10 +115,15 @@ def to_training_info(
     Raises
     ------
     SettingError
-        The style, the initialization or `weighted` is not known, style ``"standard"`` is to hold a `precision` or
-        `checkpointing`, or rows are to have weights and the model computes its loss itself.
+        The style, the initialization or `weighted` is not known, style ``"standard"`` is to hold a `precision`, or rows
+        are to have weights and the model computes its loss itself.
     ModelError
         A weight is an output of a body, or a step needs an output of a random node that the graph leaves out.
+
+    Warns
+    -----
+    ModelWarning
+        Style ``"standard"`` is to hold `checkpointing`.
 
     References
     ----------
@@ -155,8 +161,8 @@ def to_training_info(
         raise SettingError(f"precision={str(training.precision.dtype)!r} is not written in style 'standard', whose "
                            f"gradient is that of the model as it is; take style='lowered', or set it to None first.")
     if style == "standard" and training.gradient is not None:
-        raise SettingError("checkpointing is not written in style 'standard', whose gradient is one node; take "
-                           "style='lowered', or set it to None first.")
+        warnings.warn("checkpointing is not written in style 'standard', whose gradient is one node: the steps are the "
+                      "same, in more memory; style='lowered' keeps it.", ModelWarning, stacklevel=3)
     if not training.batches and training.planned_rate != training.rate:
         raise SettingError(f"{training.rate.schedule!r} lasts as long as the training that fit is asked for, and there "
                            f"has been none; call fit first, or give the schedule the number of batches, n.")

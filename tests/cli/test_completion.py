@@ -55,4 +55,5 @@ def test_other_shells(script, at, shell):
 def test_without_shtab(at, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
-    assert "shtab is not installed, which writes completions of shells; install it, as by" in capsys.readouterr().err
+    message = "shtab, which writes completions of shells, is not installed: run `pip install '.[cli]'`"
+    assert message in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_plot(rows, capsys, monkeypatch):
         assert message in capsys.readouterr().err
     monkeypatch.setattr(sys.modules["ortpartial.cli.train"], "find_spec", lambda name: None)
     assert train("mlp.onnx data.npz -o b.onnx --plot losses.png") == 2
-    assert "--plot needs matplotlib; install it" in capsys.readouterr().err
+    assert "--plot needs matplotlib: run `pip install '.[cli]'`" in capsys.readouterr().err
 
 
 def test_several_outputs(rows, capsys):

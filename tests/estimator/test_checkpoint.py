@@ -149,8 +149,10 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, number, hint)
     """The former checkpoints remain, and no temporary file."""
     former = add_checkpoint({"epoch": 1}, tmp_path, keep=1)
 
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
+    def refuse(path, flags=os.O_CREAT, *mode, open=os.open):
+        if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+            raise OSError(number, os.strerror(number))
+        return open(path, flags, *mode)
 
     monkeypatch.setattr(os, "fsync" if number == errno.ENOSPC else "open", refuse)
     with pytest.raises(OSError, match=hint) as error:

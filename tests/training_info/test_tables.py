@@ -66,5 +66,5 @@ def test_damaged_files(tmp_path, name):
 def test_without_pyarrow(tmp_path, monkeypatch):
     for module in ("pyarrow", "pyarrow.feather", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RuntimeMissingError, match=r"pyarrow is not installed.*'t.parquet'.*or use .csv or .npz"):
+    with pytest.raises(RuntimeMissingError, match=r"pyarrow, .*'t.parquet', is not installed: .*or use .csv or .npz"):
         read_table(Path("t.parquet"))
