@@ -52,15 +52,19 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
                 loop.settings, loop.engine, door.is_joined, door.rows = outer
 
 
+def _describe(trainer: ModuleTrainer, data: Rows | Iterable[Data], settings: Settings) -> dict[str, str]:
+    """What processes that train together must have in common."""
+    facts = describe_settings(**{n: settings[n] for n in ("batch_size", "shuffle")}, epochs=settings["max_iter"])
+    if isinstance(data, list) and any(optimizer.distributed for optimizer in trainer.program.optimizers.values()):
+        facts |= describe_arrays(dict(enumerate(data)))  # Reading the rows takes time and, of sparse ones, memory.
+    return facts
+
+
 def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
          resume: str | os.PathLike[str] | None, settings: Settings) -> None:
     """Train, in a turn of its own."""
     program, loop, door = trainer.program, trainer.loop, trainer.door
-    facts = describe_settings(epochs=settings["max_iter"], batch_size=settings["batch_size"],
-                              shuffle=settings["shuffle"])
-    if isinstance(data, list) and any(optimizer.distributed for optimizer in program.optimizers.values()):
-        facts |= describe_arrays(dict(enumerate(data)))  # Reading the rows takes time and, of sparse ones, memory.
-    is_first = program.synchronize(facts)
+    is_first = program.synchronize(_describe(trainer, data, settings))
     loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{
         **settings, "callbacks": program.share_answers(settings["callbacks"]),
         "verbose": settings["verbose"] if is_first else 0})
