@@ -3,9 +3,8 @@ Training in C, where there is neither Python nor onnxruntime
 ============================================================
 
 A network that reads digits is exported as a training step in C99, with 27 kB of weights and states, and a few kB of
-code that allocates no memory. Where it is used, the camera turns out to be mounted askew, by a quarter turn. The
-program below gets labeled images batch by batch, as a microcontroller would, and learns to read what it sees; then its
-weights come back to Python. ::
+code that allocates no memory. Where it is used, the camera is mounted askew, by a quarter turn. The program below gets
+labeled images batch by batch, as a microcontroller would, and learns to read them; then its weights come back. ::
 
     python examples/plot_train_in_c.py [folder for the figure]
 """
@@ -24,16 +23,14 @@ from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, exp
 DEVICE = """
 #include <stdio.h>
 #include "training_state.h"
-static training_state state;
-static training_memory memory;
-static training_given given;
+static training_state state; static training_memory memory; static training_given given;
 static float images[8 * 64];
 static int64_t digits[8];
+static float loss;
 int main(void) {
     training_rows batch = {images, digits};
     state = training_initial;
     while (fread(images, sizeof images, 1, stdin) == 1 && fread(digits, sizeof digits, 1, stdin) == 1) {
-        float loss;
         if (training_step(&state, &memory, &batch, &given, &loss)) return 1;
         fprintf(stderr, "%g\\n", loss);
     }
@@ -58,7 +55,7 @@ batches = np.concatenate([rng.permutation(np.arange(900, 1300)).reshape(-1, 8) f
 with tempfile.TemporaryDirectory() as folder:
     export_c(trainer, folder)
     Path(folder, "device.c").write_text(DEVICE)
-    sources = "device.c", "training.c", "training_state.c"
+    sources = ["device.c", "training.c", "training_state.c"]
     subprocess.run(["cc", "-O2", *sources, "-o", "device", "-lm"], cwd=folder, check=True)
     stream = b"".join(askew[rows].tobytes() + y[rows].tobytes() for rows in batches)
     done = subprocess.run([Path(folder, "device")], input=stream, capture_output=True, check=True)

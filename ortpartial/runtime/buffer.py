@@ -7,6 +7,7 @@ from ctypes import c_char
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import DataError
@@ -32,6 +33,9 @@ def to_ortvalue(array: np.ndarray, device: Device) -> OrtValue:
     """An OrtValue that borrows the memory of a borrowable array, which the caller keeps alive; on a GPU, a copy."""
     memory = device.ort
     try:
+        if array.dtype.kind == "V" and memory.device_type() == C.OrtDevice.cpu():  # bfloat16, from onnxruntime 1.20 on
+            bits = array.view(f"u{array.dtype.itemsize}")
+            return C.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, helper.np_dtype_to_tensor_dtype(array.dtype))
         return C.OrtValue.ortvalue_from_numpy(array, memory)
     except Exception as e:  # Strings, or a dtype that ONNX does not have.
         raise DataError(f"onnxruntime takes no array of {array.dtype}: {clean_message(e)}") from None

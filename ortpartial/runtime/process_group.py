@@ -41,7 +41,7 @@ def connect_processes() -> Iterator[bool]:
     try:
         import torch.distributed as dist
     except ImportError:
-        raise RuntimeMissingError("Several processes need torch: run `pip install ortpartial[torch]`.") from None
+        raise RuntimeMissingError(f"Several processes need torch: run {install_command('torch')}.") from None
     is_connected = dist.is_initialized()
     if not is_connected and "RANK" not in os.environ:
         raise SettingError("Several processes are started by torchrun: `torchrun --nproc_per_node=2 -m ortpartial "

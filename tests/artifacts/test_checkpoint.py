@@ -159,7 +159,7 @@ def test_malformed_files_give_one_error(name, tmp_path, monkeypatch):
     path.touch()
     every = list(mutants(content))
     for mutant in every:
-        monkeypatch.setattr(type(path), "read_bytes", lambda _, mutant=mutant: mutant)
+        monkeypatch.setattr(checkpoint_module, "read_regular", lambda _, mutant=mutant: mutant)
         try:
             found = read_checkpoint(path)
         except CheckpointError as e:

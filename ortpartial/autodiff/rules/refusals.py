@@ -39,7 +39,8 @@ refuse("AdamOptimizer", "AdamWOptimizer", "AdasumAllReduce", "All", "Group", "In
        reason="it is part of a training by onnxruntime-training; train the model that it was made from")
 refuse("UnfoldTensor", reason="it finds the times of words; train an output before it")
 
-# Whole numbers, hashes, tokens, and tests of numbers.
-no_gradient("BifurcationDetector", "DynamicTimeWarping", "IsAllFinite", "MatMulInteger16", "MulInteger", "MurmurHash3",
-            "NGramHashMapping", "NhwcMaxPool", "PackedSparseAttentionIndexer", "PackedSparseAttentionIndexerMerge",
-            "ReduceSumInteger", "SparseAttentionIndexer", "Tokenizer", "VarlenNGramHashMapping", domain="com.microsoft")
+# Hashes, tokens, and tests of numbers; none that computes with the numbers of a quantization, such as MulInteger: an
+# error names the quantization on the way, where "no gradient" would be a gradient of zero.
+no_gradient("BifurcationDetector", "DynamicTimeWarping", "IsAllFinite", "MurmurHash3", "NGramHashMapping",
+            "PackedSparseAttentionIndexer", "PackedSparseAttentionIndexerMerge", "SparseAttentionIndexer", "Tokenizer",
+            "VarlenNGramHashMapping", domain="com.microsoft")
