@@ -1,4 +1,4 @@
-"""What an adapter makes of the weight beside which it stands, some rows at a time.
+"""Weights with their adapters: the formula of each kind, computed some rows at a time.
 
     LoRA    W + s A B
     DoRA    m / ‖W + s A B‖ ∘ (W + s A B)
@@ -28,7 +28,7 @@ _TINY = 1e-30
 
 
 def make_change(product: Product, targets: Sequence[Target], arrays: Mapping[str, np.ndarray]) -> Change:
-    """What an adapter makes of the weight of a product.
+    """The weight of a product with its adapter.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def compute_factor(nodes: Nodes, product: Product, target: Target) -> str:
 
 
 def _multiply(nodes: Nodes, product: Product, x: str) -> str:
-    """What a product computes of other rows, without a bias, in full accuracy."""
+    """The product of other rows with the same weight, without a bias, in full accuracy."""
     node = NodeProto()
     node.CopyFrom(product.node)
     inputs = list(node.input[1 : _BIAS.get(node.op_type, len(node.input))])
@@ -97,7 +97,7 @@ def _multiply(nodes: Nodes, product: Product, x: str) -> str:
 
 
 def read_bias(product: Product, target: Target) -> np.ndarray | None:
-    """What a product adds to the columns of a target, if it adds anything."""
+    """The bias of a product in the columns of a target, None where it has none."""
     bias = product.read_tensor(_BIAS.get(product.node.op_type, len(product.node.input)))
     return None if bias is None else np.broadcast_to(bias, (1, product.outputs))[0, target.start : target.stop]
 

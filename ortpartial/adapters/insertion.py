@@ -182,7 +182,7 @@ def _rejoin(kept: Sequence[NodeProto], prefixes: tuple[str, ...], outputs: Mappi
 
 
 def _trace(name: str, first: Mapping[str, str]) -> str:
-    """What the first of nodes in a row reads, by what each computes and what it reads first."""
+    """The input of the first of nodes in a row, by the output and the first input of each."""
     for _ in first:  # Nodes of a damaged model may be in a circle.
         name = first.get(name, name)
     return name

@@ -70,7 +70,7 @@ class Nodes:
         return self.compute("ReduceSum", x, self.constant([0], TensorProto.INT64), keepdims=0)
 
     def cast(self, x: str, dtype: int) -> str:
-        """What is of another type, in that of the module."""
+        """The value, cast to the type of the module where it has another one."""
         return x if dtype == self.dtype else self.compute("Cast", x, to=self.dtype)
 
     def scale(self, x: str, factor: float) -> str:

@@ -196,7 +196,7 @@ def _is_feedforward(module: str, patterns: str | Sequence[str]) -> bool:
 
 
 def _find_scale(module: str, rank: int, config: Mapping[str, Any]) -> float:
-    """What the product of a module is multiplied by, by the rule of PEFT 0.21.2."""
+    """The factor of the product of a module, by the rule of PEFT 0.21.2."""
     patterns = config.get("alpha_pattern") or {}
     key = next((k for k in patterns if re.match(rf"(.*\.)?({k})$", module)), None)
     alpha = config.get("lora_alpha", 8) if key is None else patterns[key]

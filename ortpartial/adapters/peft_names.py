@@ -127,7 +127,7 @@ def read_kind(model: object) -> str:
 
 
 def name_modules(products: Sequence[Product], kind: str = "") -> dict[str, str]:
-    """What Hugging Face calls the parts of products.
+    """Names of Hugging Face for the parts of products.
 
     Parameters
     ----------

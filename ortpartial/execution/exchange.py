@@ -134,7 +134,12 @@ def resolve_distributed(distributed: object) -> bool | DataParallel:
     >>> resolve_distributed(1)
     True
     """
-    return distributed if isinstance(distributed, DataParallel) else check_flag("distributed", distributed)
+    if isinstance(distributed, DataParallel):
+        return distributed
+    try:
+        return check_flag("distributed", distributed)
+    except SettingError:
+        raise SettingError(f"distributed is True, False or a DataParallel, not {distributed!r}.") from None
 
 
 def share_cores(threads: int | None, size: int = 1) -> int | None:

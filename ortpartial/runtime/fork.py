@@ -14,7 +14,7 @@ __all__ = ["Inherited", "keep_at_fork"]
 
 
 class Inherited:
-    """What stands in a child process for an object of onnxruntime that its parent has opened: each use is an error.
+    """The stand-in, in a child process, for an object of onnxruntime that its parent has opened: each use is an error.
 
     Examples
     --------

@@ -140,7 +140,8 @@ def test_settings_have_no_address():
 def test_the_setting():
     assert [resolve_distributed(v) for v in (True, 0, DataParallel(np.float16))] == [
         True, False, DataParallel("float16")]
-    for wrong, message in [(lambda: resolve_distributed("yes"), "distributed is True or False, not 'yes'"),
+    for wrong, message in [(lambda: resolve_distributed("yes"),
+                            "distributed is True, False or a DataParallel, not 'yes'"),
                            (lambda: DataParallel("float32"), "gradient_dtype is 'float16' or None, not 'float32'"),
                            (lambda: DataParallel(top_k=True), "top_k is the share of the gradients that are sent")]:
         with pytest.raises(SettingError, match=message):
