@@ -10,7 +10,7 @@ from pathlib import Path
 from victims import model, node
 
 from ortpartial import load
-from ortpartial.cli.texts import TextReader
+from ortpartial.cli.token_rows import TextReader
 
 ESCAPES = [
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",

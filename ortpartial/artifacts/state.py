@@ -13,7 +13,7 @@ from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import StepRunner
 from ortpartial.graph import to_dtype
 from ortpartial.model import check_finite
-from ortpartial.runtime import Turn
+from ortpartial.runtime import FairLock
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 
@@ -182,7 +182,7 @@ class CheckpointState:
             raise CheckpointError(f"The checkpoint has the groups {', '.join(sorted(checkpoint.optimizers))} of "
                                   f"parameters; one was expected.")
         #: Threads take turns at the state.
-        self.turn = Turn()
+        self.turn = FairLock()
         trainable, frozen = ({n: to_array(a, f"The parameter {n!r}") for n, a in arrays.items()}
                              for arrays in (checkpoint.trainable, checkpoint.frozen))
         self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)

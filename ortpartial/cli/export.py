@@ -13,6 +13,7 @@ from ortpartial.model import read, write
 from ortpartial.training_info import TrainingSession
 
 from .argument_types import Commands
+from .component_specs import parse_loss, parse_rate
 from .console import print_json, print_line
 from .options import (
     add_command,
@@ -22,7 +23,6 @@ from .options import (
     add_weights_options,
     load_model,
 )
-from .pieces import parse_loss, parse_rate
 
 __all__ = ["add_export_command"]
 

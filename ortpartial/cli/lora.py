@@ -20,6 +20,7 @@ from ortpartial.model import read, read_adapter, read_regular, write_files
 from ortpartial.runtime import check_adapter_files
 
 from .argument_types import Commands
+from .component_specs import parse_clipping, parse_rate
 from .console import paint, print_json, print_line
 from .fitting import (
     add_fitting_options,
@@ -34,8 +35,7 @@ from .fitting import (
 )
 from .interruption import Interruption
 from .options import add_command, check_output
-from .pieces import parse_clipping, parse_rate
-from .texts import Row, TextReader, read_texts
+from .token_rows import Row, TextReader, read_texts
 
 __all__ = ["add_lora_command"]
 

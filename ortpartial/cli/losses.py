@@ -10,8 +10,8 @@ from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss
 from ortpartial.model import Model
 
+from .component_specs import is_for_all, parse_losses
 from .console import print_line
-from .pieces import is_for_all, parse_losses
 from .roles import Columns, Roles
 
 __all__ = ["choose_losses"]

@@ -23,6 +23,14 @@ from ortpartial.plots import plot_losses, save_figure
 from ortpartial.runtime import connect_processes
 
 from .argument_types import Commands
+from .component_specs import (
+    parse_averaging,
+    parse_clipping,
+    parse_losses,
+    parse_penalty,
+    parse_rate,
+    parse_rate_factors,
+)
 from .console import paint, print_json, print_line
 from .fitting import (
     add_fitting_options,
@@ -46,7 +54,6 @@ from .options import (
     check_output,
     load_model,
 )
-from .pieces import parse_averaging, parse_clipping, parse_losses, parse_penalty, parse_rate, parse_rate_factors
 from .roles import Columns, Roles, load_roles, read_columns, store_roles
 
 __all__ = ["add_train_command"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.annotations import Entries, Json
 from ortpartial.exceptions import CheckpointError
-from ortpartial.execution import Place
+from ortpartial.execution import FitPosition
 from ortpartial.training import ShapePolicy
 
 __all__ = ["BITS", "check_form"]
@@ -26,7 +26,7 @@ _MOST = 2**62
 
 
 def check_form(state: Entries, origin: str) -> None:
-    """Check that a state has the form of one that `borrow_state` yields.
+    """Check that a state has the form of one that `capture_state` yields.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def _is_random(value: Json) -> bool:
 
 
 def _is_place(value: Json) -> bool:
-    Place.from_state(value)
-    return value.keys() == {f.name for f in fields(Place)} and isinstance(value["is_stopped"], bool) and _record(
+    FitPosition.from_state(value)
+    return value.keys() == {f.name for f in fields(FitPosition)} and isinstance(value["is_stopped"], bool) and _record(
         epoch=_is_count, batches=_is_count, start=_is_count, rows=_optional(_is_count),
         held_out=_optional(_is_random), order=_optional(_is_random))(value)
 

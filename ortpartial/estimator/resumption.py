@@ -158,7 +158,7 @@ def check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str) 
     CheckpointError
         It has others.
     """
-    expected = {n: f"{b.dtype} of shape {b.shape}" for n, b in engine.sides[0].items()}
+    expected = {n: f"{b.dtype} of shape {b.shape}" for n, b in engine.buffers[0].items()}
     names = spec_of(engine.source).names
     described = {n: f"{a.dtype} of shape {a.shape}" for n, a in stored.items()
                  if n not in (names.rate_scale, names.plateau)}

@@ -21,11 +21,11 @@ from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
 from ortpartial.execution import (
     DataParallel,
+    FitPosition,
     FitSettings,
     FitTasks,
     Loop,
     Overrides,
-    Place,
     count_batches,
     get_states,
     is_batches,
@@ -61,7 +61,7 @@ from ortpartial.rewrites import (
     resolve_precision,
     to_inference_mode,
 )
-from ortpartial.runtime import Device, Turn
+from ortpartial.runtime import Device, FairLock
 from ortpartial.training import (
     ACCUMULATED,
     MANY_STEPS,
@@ -147,7 +147,7 @@ class Training:
         The settings with which the last `fit` began, that callbacks may change.
     unsettled, fingerprint : sequence of object, object
         The pieces that may change in themselves, and their content when the steps were composed.
-    turn : Turn
+    turn : FairLock
         The turn to train, for a whole call of `fit`; the engine has one for each epoch or batch.
     """
 
@@ -161,7 +161,7 @@ class Training:
         self.origin: Entries = {}
         self.unsettled: Sequence[object] = ()
         self.fingerprint: Hashable = None
-        self.turn = Turn()
+        self.turn = FairLock()
 
     @classmethod
     def begin(cls, given: Entries, owner: str, stacklevel: int) -> Training:
@@ -222,12 +222,12 @@ class Training:
         if spec.model.file is not None:
             gc.collect()  # Nodes and their values refer to each other, and values to the content of big initializers.
         kind, reason = select_engine(self.settings["engine"], spec, self.settings["distributed"])
-        engine = kind(SpecSource(spec.counting_all()))
+        engine = kind(SpecSource(spec.without_ignored_labels()))
         engine.reason, engine.use_average = reason, self.settings["use_average"]
         self.spec, self.engine = spec, engine
         self.data = DataAdapter(spec) if spec.own_loss is None else LossDataAdapter(spec)
         # Labels that do not count have a weight of 0 in what the adapter gives.
-        self.predictor = Predictor(spec.counting_all(), engine, self.data)
+        self.predictor = Predictor(spec.without_ignored_labels(), engine, self.data)
         self.door = SpecDoor(spec, engine, self.predictor)
         self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
@@ -260,20 +260,20 @@ class Training:
                 if loss.is_unbalanced and o in self.class_weights else loss
                 for o, loss in resolve_losses(model, self.settings["learning_loss"]).items()}
 
-    def adopt(self, spec: TrainingSpec, kind: type[Engine] | None = None,
-              learned: Mapping[str, np.ndarray] | None = None) -> None:
+    def switch_spec(self, spec: TrainingSpec, kind: type[Engine] | None = None,
+                    learned: Mapping[str, np.ndarray] | None = None) -> None:
         """Go on from the current state with another update, other weights to train or other class weights.
 
         The engine may be of another kind, and weights that are trained from now on begin with what they have learned.
         """
         with self.engine.turn.lock:
-            engine = self.engine.continue_with(SpecSource(spec.counting_all()), kind, learned)
+            engine = self.engine.continue_with(SpecSource(spec.without_ignored_labels()), kind, learned)
             if spec.weights != self.spec.weights:  # They are inputs of all graphs.
                 engine.check()
                 self.predictor.sessions.clear()
             self.spec, self.engine = spec, engine
             self.data.spec = spec
-            self.predictor.spec, self.predictor.engine = spec.counting_all(), engine
+            self.predictor.spec, self.predictor.engine = spec.without_ignored_labels(), engine
             self.loop.engine = engine
             for part in (self.door, self.state):
                 part.spec, part.engine = spec, engine
@@ -281,14 +281,14 @@ class Training:
     def restore_arrays(self, snapshot: Entries) -> None:
         """Back to a snapshot of an engine; one in which step sizes are rescaled makes a training that rescales them."""
         if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
-            self.adopt(replace(self.spec, rescaled=True))
+            self.switch_spec(replace(self.spec, rescaled=True))
         self.engine.restore(snapshot)
 
     def go_on(self, stored: StoredTraining) -> None:
         """Go on from the state that a model stores beside its settings, as far as the settings are still the same."""
         starts = {w: n for w, n in stored.rate_starts.items() if w in self.spec.weights}
         if starts or stored.average_start:
-            self.adopt(replace(self.spec, rate_starts=starts, average_start=stored.average_start))
+            self.switch_spec(replace(self.spec, rate_starts=starts, average_start=stored.average_start))
         names, snapshot = self.spec.names, self.engine.snapshot()
         arrays = {names.state(*state): a for state, a in stored.states.items()}
         if stored.rate_scale != 1:
@@ -324,7 +324,7 @@ class Training:
                 self.note_origin()
                 if (self.spec.rate_starts or self.spec.average_start) and not self.loop.settings.warm_start:
                     # The optimizer and the average, too, start again.
-                    self.adopt(replace(self.spec, rate_starts={}, average_start=0))
+                    self.switch_spec(replace(self.spec, rate_starts={}, average_start=0))
             if place is None or not self.batches:
                 start = self.engine.iteration if self.loop.settings.warm_start else 0
                 self._plan(place.start if place else start, X, y, X_val)
@@ -391,7 +391,7 @@ class Training:
             check_lengths(rate, averaging)
             self.batches = 0
         if is_planned and self.spec.batches != self.batches:
-            self.adopt(replace(self.spec, batches=self.batches))
+            self.switch_spec(replace(self.spec, batches=self.batches))
 
     def _adapt_engine(self, X: Data, steps: int) -> None:
         """Go on with the engine that is the fastest for so many steps, where it is chosen by itself."""
@@ -400,7 +400,7 @@ class Training:
         rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
         kind, reason = select_for_length(self.engine, min(rows, self.loop.settings.batch_size), steps)
         if kind is not type(self.engine):
-            self.adopt(self.spec, kind)
+            self.switch_spec(self.spec, kind)
         self.engine.reason = reason
 
     def _balance(self, X: Data, y: Data) -> None:
@@ -413,7 +413,7 @@ class Training:
         losses = {o: loss.balanced(targets[self.spec.names.target(o)]) for o, loss in losses.items()}
         self.class_weights = {o: loss.class_weight for o, loss in losses.items()}
         if losses != self.spec.losses:
-            self.adopt(replace(self.spec, losses=losses))
+            self.switch_spec(replace(self.spec, losses=losses))
             self.predictor.sessions.clear()
 
     # -- pieces of users, which may change in themselves
@@ -430,7 +430,7 @@ class Training:
         if self.loop.thread is not None or fingerprint(self.unsettled) == self.fingerprint:
             return
         with self.engine.turn.lock:
-            self.adopt(replace(self.spec, losses=self.resolve_losses(self.spec.model)))
+            self.switch_spec(replace(self.spec, losses=self.resolve_losses(self.spec.model)))
             self.predictor.sessions.clear()
             self.note_pieces()
 
@@ -517,7 +517,7 @@ class Training:
         new = replace(new, model=specialize(change_weights(new.model, kept)), rate_starts=self._find_starts(new),
                       average_start=spec.average_start, rescaled=spec.rescaled)
         kind, reason = select_engine(self.settings["engine"], new, self.settings["distributed"])
-        self.adopt(new, kind, self.learned)
+        self.switch_spec(new, kind, self.learned)
         self.engine.reason = engine.reason if kind is type(engine) else reason
         self.learned, self.first, self.last_layer = kept, {n: model.arrays[n] for n in kept}, None
 
@@ -554,7 +554,7 @@ class Training:
             check_lengths(new["learning_rate"], new["averaging"])
         if any(new[n] != settings[n] for n in params if n != "use_average"):
             pieces = {n: piece for n, piece in new.items() if n != "use_average"}
-            self.adopt(replace_update(self.spec, self.batches, self.engine.updates, **pieces))
+            self.switch_spec(replace_update(self.spec, self.batches, self.engine.updates, **pieces))
         self.engine.use_average = new["use_average"]
         settings.update({n: new[n] for n in params})
         self.arguments.update({n: v for n, v in params.items() if n != "use_average"})
@@ -574,7 +574,7 @@ class Training:
             raise SettingError("Step sizes are scaled between two steps: in a callback, not in another thread.")
         with self.turn.lock, self.engine.turn.lock:
             if self.spec.names.rate_scale not in self.spec.controls:
-                self.adopt(replace(self.spec, rescaled=True))
+                self.switch_spec(replace(self.spec, rescaled=True))
             self.engine.set(self.spec.names.rate_scale, np.array(float(scale)))
 
     def _recompose(self, params: Entries, update: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
@@ -603,8 +603,8 @@ class Training:
         losses = self.resolve_losses(self.spec.model)
         starts = former._find_starts(self.spec)
         if former.batches or starts or spec.average_start or losses != self.spec.losses:
-            self.adopt(replace(self.spec, losses=losses, batches=former.batches, rate_starts=starts,
-                               average_start=spec.average_start))
+            self.switch_spec(replace(self.spec, losses=losses, batches=former.batches, rate_starts=starts,
+                                     average_start=spec.average_start))
         snapshot = engine.snapshot()
         if self.spec.accumulate != spec.accumulate:
             # The count of updates goes on; what has been summed up for the next one is left out.
@@ -672,7 +672,7 @@ class Training:
                        **{n: self.arguments[n] for n in WEIGHTS}}
 
     def resume(self, path: str | os.PathLike[str], settings: Entries
-               ) -> tuple[Place, Sequence[Entries]] | None:
+               ) -> tuple[FitPosition, Sequence[Entries]] | None:
         """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
 
         Parameters
@@ -684,7 +684,7 @@ class Training:
 
         Returns
         -------
-        tuple of Place and list, or None
+        tuple of FitPosition and list, or None
             The place of the fit, and the states of callbacks; None where the folder holds no checkpoint.
 
         Raises
@@ -708,7 +708,7 @@ class Training:
         if max_iter != state["settings"]["max_iter"]:
             self.batches = 0  # The training has another length.
         logger.info("the training goes on from %s", file)
-        return Place.from_state(state["place"]), state["callbacks"]
+        return FitPosition.from_state(state["place"]), state["callbacks"]
 
     def restore(self, state: Entries, origin: str) -> None:
         """Go on from a state, with the settings that callbacks have changed until then.
@@ -772,7 +772,7 @@ class Training:
         """Compose the steps anew if they are others."""
         compared = (*PIECES.values(), "rate_starts", "average_start", "batches", "losses")
         if any(getattr(spec, n) != getattr(self.spec, n) for n in compared):
-            self.adopt(spec)
+            self.switch_spec(spec)
 
     # -- pickles
 

@@ -14,6 +14,7 @@ from .exchange import (
     resolve_distributed,
     share_cores,
 )
+from .fit_position import FitPosition
 from .fit_settings import FitSettings
 from .graph_source import GraphPart, GraphSource
 from .hooks import has_hooks
@@ -24,7 +25,6 @@ from .mean import WeightedMean
 from .names import StepNames
 from .native_engine import NativeEngine, write_step
 from .overrides import Overrides, find_overrides
-from .place import Place
 from .prefetch import is_prefetching, prefetch
 from .program import Program, RunLocal, bind, directions
 from .progress import Bar, Progress, is_interactive
@@ -41,8 +41,8 @@ from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
 from .view import Trainer, TrainingView, view_training
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitSettings",
-           "FitTasks", "GraphPart", "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides", "Place",
+__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides",
            "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepEngine",
            "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector",
            "WeightedMean", "bind", "count_batches", "describe_arrays", "describe_graphs", "describe_settings",

@@ -66,9 +66,9 @@ class CallProgram:
     ----------
     parts : sequence of Step
         What runs in turn, each on the state that the one before has left.
-    sides : sequence of dict of str to Buffer
+    buffers : sequence of dict of str to Buffer
         The sets of buffers of the state.
-    given : dict of str to Buffer
+    fixed_inputs : dict of str to Buffer
         What no step changes.
     device : str or Device
         Where they run.
@@ -82,14 +82,14 @@ class CallProgram:
         As for `Call`.
     """
 
-    def __init__(self, parts: Sequence[Step], sides: Sequence[Mapping[str, Buffer]], given: Mapping[str, Buffer], *,
-                 device: str | Device, threads: int | None, local: RunLocal,
+    def __init__(self, parts: Sequence[Step], buffers: Sequence[Mapping[str, Buffer]],
+                 fixed_inputs: Mapping[str, Buffer], *, device: str | Device, threads: int | None, local: RunLocal,
                  exchanges: Mapping[str, Callable[[Buffer], None]], turn: int = 1):
         self.local, self.exchanges, self.turn = local, exchanges, turn
-        self._parts, self._sides, self._given = parts, sides, given
+        self._parts, self._buffers, self._fixed_inputs = parts, buffers, fixed_inputs
         last = {n: i for i, part in enumerate(parts) for n in part.state}
         #: What a part gives anew that a later part gives anew once more.
-        self._between = {(n, i): Buffer.empty(sides[0][n].shape, sides[0][n].dtype, device)
+        self._between = {(n, i): Buffer.empty(buffers[0][n].shape, buffers[0][n].dtype, device)
                          for i, part in enumerate(parts) for n in part.state if last[n] != i}
         self._sessions = [part.open(device, threads) for part in parts]
         self.bindings: list[Binding] = []
@@ -99,7 +99,7 @@ class CallProgram:
     def _bind_parts(self, side: int) -> list[_BoundPart]:
         """The parts, bound from a set of buffers to the next one."""
         runs: list[_BoundPart] = []
-        current, write = {**self._given, **self._sides[side]}, self._sides[side ^ self.turn]
+        current, write = {**self._fixed_inputs, **self._buffers[side]}, self._buffers[side ^ self.turn]
         for i, (part, session) in enumerate(zip(self._parts, self._sessions, strict=True)):
             new = {n: self._between.get((n, i), write[n]) for n in part.state}
             runs.append(self._bind(part, session, current, new))

@@ -186,7 +186,7 @@ class _CapturedProgram:
                   names.seed: self.seed, **self.controls, **engine.kept}
         private = names.free("position"), names.free("losses")
         sides = [{**side, **dict(zip(private, pair, strict=True))}
-                 for side, *pair in zip(engine.sides, self.positions, self.losses, strict=True)]
+                 for side, *pair in zip(engine.buffers, self.positions, self.losses, strict=True)]
         self.runs = []
         for read, new in directions(sides, names):
             options = session_options(source.threads(), graph.graph)

@@ -11,7 +11,7 @@ from onnx.defs import OpSchema
 
 from ortpartial.graph import VIEWS, OpaqueSchema, Value, build, make_node, op, rewrite, scan, topological, variable
 
-from .ahead import compute_ahead, find_ahead, find_counts
+from .precompute import compute_ahead, find_ahead, find_counts
 from .step import StepSource
 from .vectors import Vector
 

@@ -91,9 +91,11 @@ class _EpochProgram:
     def __init__(self, engine: EpochEngine, session: Session):
         names, self.engine = engine.source.names, engine
         self.names, self.rows = names, DeviceRows(engine.data, engine.source.device)
-        self.bindings = [bind(session, {**read, **engine.given}, new) for read, new in directions(engine.sides, names)]
+        self.bindings = [bind(session, {**read, **engine.fixed_inputs}, new)
+                         for read, new in directions(engine.buffers, names)]
         self.data = [n for n in session.inputs if n in engine.data]
-        self.order = next(n for n in session.inputs if n not in {*self.data, *engine.sides[0], *engine.given})
+        self.order = next(n for n in session.inputs
+                          if n not in {*self.data, *engine.buffers[0], *engine.fixed_inputs})
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
         """Take the rows from these arrays from now on; which ones make a batch is said at each run."""

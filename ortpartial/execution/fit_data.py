@@ -15,7 +15,7 @@ from ortpartial.exceptions import DataError
 from ortpartial.learning import Meter, Metric
 
 from .batches import is_batches
-from .place import Place
+from .fit_position import FitPosition
 from .sparse_rows import SparseRows
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class DataReader:
     settings: FitSettings
     is_distributed: bool = False
 
-    def read(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, place: Place,
+    def read(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, place: FitPosition,
              rng: np.random.Generator) -> FitData:
         """Check and convert the data of a fit.
 
@@ -84,7 +84,7 @@ class DataReader:
             Rows; without `y`, X gives batches.
         X_val, y_val : object
             The rows or batches that validate; a number as `X_val` is a share of the rows, which are not trained.
-        place : Place
+        place : FitPosition
             Where the fit is; it remembers the random state from which the share was drawn.
         rng : numpy.random.Generator
             That of the loop, of which a share is drawn like one that a fit goes on with.
@@ -131,7 +131,7 @@ class DataReader:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
         return X
 
-    def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: Place,
+    def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: FitPosition,
                   rng: np.random.Generator) -> tuple[np.ndarray, Iterable[Data] | None]:
         """The rows to train on, and the batches to validate on, if any."""
         rows = np.arange(count)
@@ -156,7 +156,8 @@ class DataReader:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
         return rows, X_val
 
-    def _draw_rows(self, share: Any, y_val: Data, count: int, place: Place, rng: np.random.Generator) -> np.ndarray:
+    def _draw_rows(self, share: Any, y_val: Data, count: int, place: FitPosition,
+                   rng: np.random.Generator) -> np.ndarray:
         """The rows that a share holds out, which follow from a number as `random_state`, in their order."""
         seed = self.settings.random_state
         if not 0 < share < 1 or y_val is not None:

@@ -11,7 +11,7 @@ from onnx import ModelProto
 from ortpartial.annotations import Inputs
 from ortpartial.exceptions import DataError, GraphError, ModelError
 from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topological, variable
-from ortpartial.learning import descend
+from ortpartial.learning import apply_step
 from ortpartial.model import Model, load, specialize
 from ortpartial.rewrites import Precision, rewrite_model, rewrite_step
 from ortpartial.runtime import Buffer, Device, choose_threads
@@ -215,13 +215,13 @@ class GraphSource(StepSource):
 
 
 def _write_descent(outputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Outputs with w - η · step written as `descend` writes it, as in `fit`."""
+    """Outputs with w - η · step written as `apply_step` writes it, as in `fit`."""
 
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type != "Sub" or (scaled := inputs[1].node) is None or scaled.op_type != "Mul":
             return None
         eta, step = scaled.inputs
         like = inputs[0].shape is not None and inputs[0].shape == step.shape and inputs[0].is_static
-        return [descend(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
+        return [apply_step(inputs[0], eta, step)] if like and eta.array is not None and not eta.rank else None
 
     return dict(zip(outputs, rewrite(list(outputs.values()), {}, change), strict=True))

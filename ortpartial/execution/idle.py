@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ortpartial.annotations import Data, Same
-from ortpartial.runtime import Buffer, Turn
+from ortpartial.runtime import Buffer, FairLock
 
 from .mean import WeightedMean
 from .program import RunLocal
@@ -22,7 +22,7 @@ class IdleRunner:
         The engine of the steps, and why it was chosen.
     count : callable
         Returns the number of batches seen.
-    turn : Turn
+    turn : FairLock
         The turn of the threads that share the weights.
     local : RunLocal
         The options of every run of a thread.
@@ -30,7 +30,7 @@ class IdleRunner:
 
     is_first, is_distributed, changes = True, False, 0
 
-    def __init__(self, name: str, reason: str, count: Callable[[], int], turn: Turn, local: RunLocal):
+    def __init__(self, name: str, reason: str, count: Callable[[], int], turn: FairLock, local: RunLocal):
         self.name, self.reason, self._count = name, reason, count
         self.turn, self.local, self.mean = turn, local, WeightedMean()
         self.controls: dict[str, Buffer] = {}

@@ -20,10 +20,10 @@ from ortpartial.logs import logger
 
 from .exchange import describe_arrays, describe_settings
 from .fit_data import DataReader, FitData, check_measurable, measure_rows
+from .fit_position import FitPosition, check_rows
 from .interruption import interruptible
 from .mean import WeightedMean
 from .overrides import NO_OVERRIDES, Overrides
-from .place import Place, check_rows
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Loop:
         A record of each epoch. In place of its step size there may be what it follows from.
     last_metrics : dict of str to float
         The metrics that were computed last.
-    place : Place
+    place : FitPosition
         Where the last fit is.
     began : float
         When the epoch began, by `time.perf_counter`.
@@ -77,7 +77,7 @@ class Loop:
     def __init__(self, engine: StepRunner, door: Door, settings: FitSettings):
         self.engine, self.door, self.settings = engine, door, settings
         self.thread: int | None = None
-        self.began, self.place, self.overrides = perf_counter(), Place(), NO_OVERRIDES
+        self.began, self.place, self.overrides = perf_counter(), FitPosition(), NO_OVERRIDES
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self._checked: StepRunner | None = None  # whose step is known to be that of the model as it is written
@@ -95,12 +95,12 @@ class Loop:
         self.door.reset(self.rng, self.settings)
 
     def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks | None = None,
-            former: Place | None = None, overrides: Overrides | None = None) -> None:
+            former: FitPosition | None = None, overrides: Overrides | None = None) -> None:
         """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop.
 
         A fit that was cut off goes on from its `former` place.
         """
-        place = former or Place()
+        place = former or FitPosition()
         with interruptible(self, self.settings.timeout):
             data = self._reader.read(X, y, sample_weight, X_val, y_val, place, self.rng)
         if former is not None:
@@ -181,7 +181,7 @@ class Loop:
             data = FitData(arrays, np.arange(rows))
             self._begin(arrays)
         with self._training(overrides=overrides):
-            divergence = self._choose_epoch(data)(data, Place())
+            divergence = self._choose_epoch(data)(data, FitPosition())
         if divergence:
             self._report(divergence, 6)  # the caller of the optimizer's method, which is decorated
         else:
@@ -253,7 +253,7 @@ class Loop:
         return result, meter.read()
 
     @contextmanager
-    def _training(self, place: Place | None = None, overrides: Overrides | None = None) -> Iterator[None]:
+    def _training(self, place: FitPosition | None = None, overrides: Overrides | None = None) -> Iterator[None]:
         """A context in which this thread trains, until the timeout or, where a whole fit has its place, Ctrl-C."""
         # A callback may call `partial_fit` or `fit`.
         outer, self.thread = (self.thread, self.place, self.overrides), get_ident()
@@ -291,7 +291,7 @@ class Loop:
         self.engine.start(data)
         self._started = data
 
-    def _shuffle(self, rows: np.ndarray, place: Place, is_told: bool) -> np.ndarray:
+    def _shuffle(self, rows: np.ndarray, place: FitPosition, is_told: bool) -> np.ndarray:
         """The rows in the order of the epoch that begins, or of the one that goes on."""
         rng, order = self.door.draw_from(self.rng, self.engine.iteration - place.batches), rows.copy()
         bits = rng.bit_generator
@@ -305,7 +305,7 @@ class Loop:
             rng.shuffle(order)
         return order
 
-    def _train_rows(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
+    def _train_rows(self, data: FitData, place: FitPosition, tasks: FitTasks | None = None) -> str | None:
         """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
         self._mean = None
         size, order, arrays = self.settings.batch_size, data.rows, data.arrays
@@ -353,7 +353,7 @@ class Loop:
         engine.restore(last)
         return self._describe(loss, iteration)
 
-    def _list_batches(self, data: FitData, place: Place, is_told: bool) -> Iterator[Data]:
+    def _list_batches(self, data: FitData, place: FitPosition, is_told: bool) -> Iterator[Data]:
         """The batches of the epoch that begins, or those of one that goes on which are left."""
         if data.batches is not None:
             if (set_epoch := getattr(data.batches, "set_epoch", None)) is not None:
@@ -366,7 +366,7 @@ class Loop:
         for start in range(place.batches * size, order.size, size):
             yield self.door.to_batch({n: a[order[start : start + size]] for n, a in data.arrays.items()})
 
-    def _train_batches(self, data: FitData, place: Place, tasks: FitTasks | None = None) -> str | None:
+    def _train_batches(self, data: FitData, place: FitPosition, tasks: FitTasks | None = None) -> str | None:
         """Train on every batch once, each in a turn; return a message if the loss diverged."""
         mean = self._mean = place.mean = place.mean or WeightedMean()
         each, train_step = self._list_batches(data, place, tasks is not None), self.overrides.train_step

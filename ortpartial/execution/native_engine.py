@@ -186,12 +186,12 @@ class _NativeProgram(_NativeMemory):
             rows = [np.ascontiguousarray(a[order.ravel()], f.dtype)
                     for a, f in zip(self._rows, self.step.rows, strict=True)]
             order, pointers = np.arange(order.size).reshape(order.shape), _point_to(rows)
-        before, after = engine.sides[side], engine.sides[side ^ 1]
+        before, after = engine.buffers[side], engine.buffers[side ^ 1]
         for name, array in self._fields:
             array[...] = before[name].array
         self._iteration[0] = engine.iteration
         for name, array in self._further:
-            array[...] = engine.given[name].array
+            array[...] = engine.fixed_inputs[name].array
         losses = self._take_steps(pointers, order)
         for name, array in self._fields:
             after[name].numpy()[...] = array
@@ -224,7 +224,7 @@ class _NativeCall(_NativeMemory):
         """Take a step from this set of buffers to the next one; return copies of the results."""
         engine, results = self.engine, self._results
         self._check_time()
-        before, after = engine.sides[side], engine.sides[side ^ self.turn]
+        before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
         for name, array in self._fields:
             if name not in results:
                 array[...] = before[name].array
@@ -239,7 +239,7 @@ class _NativeCall(_NativeMemory):
 
     def _find_given(self, side: int, name: str) -> np.ndarray:
         """A setting, or state that this kind of step only reads."""
-        buffer = self.engine.given.get(name) or self.engine.sides[side][name]
+        buffer = self.engine.fixed_inputs.get(name) or self.engine.buffers[side][name]
         return buffer.numpy()
 
 

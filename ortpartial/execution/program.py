@@ -29,10 +29,10 @@ def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, B
 
 
 def directions(
-    sides: Sequence[Mapping[str, Buffer]], names: StepNames
+    buffers: Sequence[Mapping[str, Buffer]], names: StepNames
 ) -> list[tuple[Mapping[str, Buffer], dict[str, Buffer]]]:
     """Both directions of a double buffer: what a step reads on one side, and what it writes to the other, by name."""
-    return [(read, {names.new(n): buffer for n, buffer in write.items()}) for read, write in (sides, sides[::-1])]
+    return [(read, {names.new(n): buffer for n, buffer in write.items()}) for read, write in (buffers, buffers[::-1])]
 
 
 class RunLocal(threading.local):

@@ -13,7 +13,7 @@ from onnx import ModelProto
 from ortpartial.annotations import Entries, Same, State
 from ortpartial.exceptions import DataError, GraphError
 from ortpartial.logs import compiling
-from ortpartial.runtime import Buffer, NodePlacement, Turn
+from ortpartial.runtime import Buffer, FairLock, NodePlacement
 
 from .call import Call, CallProgram
 from .mean import WeightedMean
@@ -82,20 +82,20 @@ class StepRunner(ABC):
         self.source = source
         self.iteration = 0
         #: The threads that share the weights take turns: an epoch of rows, a batch of others, a prediction.
-        self.turn = Turn()
+        self.turn = FairLock()
         self.local = RunLocal()
         first, device = source.first, source.device
         # The first step writes to the whole second set, which starts without content.
         sides = [{**{n: Buffer(allocate(a, order="C"), device) for n, a in first.items()},
                   **{n: Buffer(np.zeros(*z), device) for n, z in source.zeros.items()}}
                  for allocate in (np.array, np.empty_like)[: self.copies]]
-        self.sides: Sequence[dict[str, Buffer]] = (sides[0], sides[-1])
+        self.buffers: Sequence[dict[str, Buffer]] = (sides[0], sides[-1])
         self._join_buffers()
         #: By state of a group that some steps leave as it is, its bit of `side`; that of all other state is 1.
         self._bits = {n: 2 << i for i, group in enumerate(source.state_groups) for n in group}
         if self._bits:
-            self.sides = [{n: b[bool(i & self._bits.get(n, 1))] for n, b in _pair(*self.sides).items()}
-                          for i in range(2 << len(source.state_groups))]
+            self.buffers = [{n: b[bool(i & self._bits.get(n, 1))] for n, b in _pair(*self.buffers).items()}
+                            for i in range(2 << len(source.state_groups))]
         self.side = 0
         self._checked = source.checked
         names = source.names
@@ -104,9 +104,9 @@ class StepRunner(ABC):
         self.controls = {n: Buffer(a) for n, a in source.controls.items()}
         self.kept = {n: Buffer(np.array(a, order="C"), device) for n, a in source.kept.items()}
         #: By side, all that `get` gives.
-        self._buffers = [{**side, **self.controls, **self.kept} for side in self.sides]
+        self._bound = [{**side, **self.controls, **self.kept} for side in self.buffers]
         #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
-        self.given = {names.iteration: self.k, names.seed: self.seed, **self.controls, **self.kept}
+        self.fixed_inputs = {names.iteration: self.k, names.seed: self.seed, **self.controls, **self.kept}
         #: How often `set` has overwritten something.
         self.changes = 0
         #: The mean loss of the epoch that runs, or has run last.
@@ -158,7 +158,7 @@ class StepRunner(ABC):
             return np.array(self.iteration, np.int64)
         if name == names.seed:
             return self.seed.numpy().copy()
-        return self._buffers[self.side][name].numpy().copy()
+        return self._bound[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
         """Overwrite what `get` gives."""
@@ -166,7 +166,7 @@ class StepRunner(ABC):
         if name == self.source.names.iteration:
             self.iteration = int(array)
             return
-        buffer = self.seed if name == self.source.names.seed else self._buffers[self.side][name]
+        buffer = self.seed if name == self.source.names.seed else self._bound[self.side][name]
         new = np.asarray(array, buffer.dtype)
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
@@ -189,7 +189,7 @@ class StepRunner(ABC):
 
         Without a copy, arrays may be the memory that the next step writes to.
         """
-        buffers = {**self.sides[self.side], **self.controls}
+        buffers = {**self.buffers[self.side], **self.controls}
         arrays = {n: b.numpy().copy() if b.array is None else b.array.copy() if copy else b.array
                   for n, b in buffers.items()}
         return {"iteration": self.iteration, "seed": self.seed.numpy().copy(), "arrays": arrays,
@@ -201,7 +201,7 @@ class StepRunner(ABC):
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
         for name, array in snapshot["arrays"].items():
-            if name in self._buffers[self.side] and self._buffers[self.side][name].shape == array.shape:
+            if name in self._bound[self.side] and self._bound[self.side][name].shape == array.shape:
                 self.set(name, array)
         for weight, name in self.source.averages.items():
             if name not in snapshot["arrays"]:
@@ -253,7 +253,7 @@ class StepRunner(ABC):
 
     def is_finite(self) -> bool:
         """Whether all weights, statistics and sums of gradients are finite numbers."""
-        side = self.sides[self.side]
+        side = self.buffers[self.side]
         for w in self._checked:
             if (array := side[w].array) is None:  # Without a call, which takes longer than most arrays.
                 array = side[w].numpy()
@@ -343,7 +343,7 @@ class StepRunner(ABC):
     def _open_call(self, source: StepSource, shapes: Shapes) -> Call:
         """A new program for batches of these shapes, which returns all that a step does."""
         parts = source.compose_parts()
-        return CallProgram(parts, self.sides, self.given, device=source.device, threads=source.threads(),
+        return CallProgram(parts, self.buffers, self.fixed_inputs, device=source.device, threads=source.threads(),
                            local=self.local, exchanges=source.exchanges, turn=self._find_turn(parts))
 
     def _find_turn(self, parts: Sequence[Step]) -> int:

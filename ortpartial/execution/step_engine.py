@@ -31,8 +31,8 @@ class StepEngine(StepRunner):
     def _join_buffers(self) -> None:
         """Lay small tensors side by side; `tensors` are the buffers that a step takes."""
         source = self.source
-        self.tensors = dict(self.sides[0]), dict(self.sides[1])
-        for side, tensors in zip(self.sides, self.tensors, strict=True):
+        self.tensors = dict(self.buffers[0]), dict(self.buffers[1])
+        for side, tensors in zip(self.buffers, self.tensors, strict=True):
             for name, vector in source.vectors.items():
                 flat = np.concatenate([side[n].numpy().ravel() for n in vector.shapes])
                 for n, part in vector.split_array(flat).items():
@@ -72,7 +72,7 @@ class _StepProgram(Program):
         names, self.loss = engine.source.names, np.zeros((), engine.source.dtype)
         self.local: RunLocal = engine.local
         loss = Buffer(self.loss)
-        super().__init__([bind(session, {**read, **engine.given}, {names.loss: loss, **new})
+        super().__init__([bind(session, {**read, **engine.fixed_inputs}, {names.loss: loss, **new})
                           for read, new in directions(engine.tensors, names)], engine.source.device)
         self.runs = [binding.run for binding in self.bindings]
 

@@ -18,8 +18,8 @@ from .task_context import TaskContext
 if TYPE_CHECKING:
     import numpy as np
 
+    from .fit_position import FitPosition
     from .fit_settings import FitSettings
-    from .place import Place
     from .runner import StepRunner
 
 __all__ = ["FitTasks", "Shared", "get_states", "set_states"]
@@ -29,7 +29,7 @@ class Running(Protocol):
 
     settings: FitSettings
     engine: StepRunner
-    place: Place
+    place: FitPosition
     rng: np.random.Generator
 
 

@@ -157,7 +157,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
         return None if self.ignore_index is None else t == self.ignore_index
 
-    def counting_all(self) -> BaseLearningLoss:
+    def without_ignored_labels(self) -> BaseLearningLoss:
         """The same loss for targets without the label that does not count, which is not looked for.
 
         Returns

@@ -18,7 +18,7 @@ from .base import BaseLearningOnnx, check_number
 from .base_schedule import PlateauSchedule
 from .piece import replace_settings
 from .schedules import Schedule, resolve_schedule
-from .update import count_from, descend
+from .update import apply_step, count_from
 
 __all__ = ["BaseLearningRate", "WeightDecay"]
 
@@ -106,7 +106,7 @@ class BaseLearningRate(BaseLearningOnnx):
         """
         step, new_state = self.update(w, g, *state, k=count_from(start, k))
         step = self._add_decay(step, w)
-        return descend(w, self.step_size(k, w.dtype, factor), step), *new_state
+        return apply_step(w, self.step_size(k, w.dtype, factor), step), *new_state
 
     def _add_decay(self, step: Value, w: Value) -> Value:
         """The step with the decay of the weight, of which there is none unless `WeightDecay` adds it."""

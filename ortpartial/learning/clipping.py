@@ -91,7 +91,7 @@ def _limit_norm(gradients: Sequence[Value], norm: float) -> list[Value]:
     widest = max(wide, key=lambda g: g.dtype.itemsize)
     squares = [cast(op.ReduceSumSquare(g, keepdims=0), widest) for g in wide]
     factor = op.Min(norm / (op.Sqrt(squares[0] if len(squares) == 1 else op.Sum(*squares)) + 1e-6), 1.0)
-    # A scalar in front is multiplied by the step size once for all weights: see `descend`.
+    # A scalar in front is multiplied by the step size once for all weights: see `apply_step`.
     return [cast(cast(factor, w) * w, g) for w, g in zip(wide, gradients, strict=True)]
 
 

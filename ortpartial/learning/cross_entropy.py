@@ -42,7 +42,7 @@ class _ClassLoss(BaseLearningLoss):
         z = last.node.inputs[0] if last is not None else None
         return y if z is None else z
 
-    def counting_all(self) -> BaseLearningLoss:
+    def without_ignored_labels(self) -> BaseLearningLoss:
         return replace_settings(self, ignore_index=None)
 
     @property

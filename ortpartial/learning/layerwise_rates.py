@@ -13,7 +13,7 @@ from ortpartial.graph import Value, cast, op
 from .adaptive_rates import LearningRateAdam
 from .base import check_number
 from .base_rate import WeightDecay
-from .update import count_from, descend
+from .update import apply_step, count_from
 
 __all__ = ["LearningRateAdafactor", "LearningRateLAMB"]
 
@@ -147,7 +147,7 @@ class LearningRateAdafactor(WeightDecay):
         count = count_from(start, k)
         step, new_state = self.update(w, g, *state, k=count)
         eta = self.step_size(k, w.dtype, factor)
-        new = descend(w, op.Min(eta, cast(count.astype(np.float64) ** -0.5, eta)), step)
+        new = apply_step(w, op.Min(eta, cast(count.astype(np.float64) ** -0.5, eta)), step)
         return (new - eta * self.weight_decay * w if self.weight_decay else new), *new_state
 
 

@@ -73,7 +73,7 @@ class NextTokenLearningLoss(BaseLearningLoss):
         if ignored is not None:
             check_integer(self, "ignore_index")
 
-    def counting_all(self) -> BaseLearningLoss:
+    def without_ignored_labels(self) -> BaseLearningLoss:
         return replace_settings(self, ignore_index=None)
 
     def target_shape(self, output_shape: Shape) -> tuple[int | str | None, ...]:

@@ -24,7 +24,7 @@ from ortpartial.graph import (
 )
 from ortpartial.limits import limits
 
-__all__ = ["count_from", "decay", "descend", "drop_flushes", "one_minus_power", "share_flushes"]
+__all__ = ["apply_step", "count_from", "decay", "drop_flushes", "one_minus_power", "share_flushes"]
 
 #: Batches from one flush to the next: it takes as long as some products, and one with denormals as long as ten or more.
 _FLUSH_EVERY = 32
@@ -143,7 +143,7 @@ def _is_small(v: Value) -> bool:
     return len(sizes) == v.rank and prod(sizes) < limits().flush_elements
 
 
-def descend(w: Value, eta: Value, step: Value) -> Value:
+def apply_step(w: Value, eta: Value, step: Value) -> Value:
     """w - η · step, fused into the node that computes the step where possible.
 
     * s·a with a scalar s: w - (η·s)·a, where η·s is computed once for all weights.

@@ -33,7 +33,7 @@ from ortpartial.graph import Value, build, variable
 from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
 from ortpartial.model import Range
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
-from ortpartial.runtime import Buffer, Device, DeviceName, Session, Turn, choose_threads
+from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
 from ortpartial.training import AVERAGE
 from ortpartial.training_info import strip_training_info
 
@@ -43,16 +43,16 @@ from .function import Function, compile_function
 from .held_state import HeldState
 from .losses import Loss
 from .measuring import list_measured, read_predictions
+from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
 from .parts import Part, is_in_evaluation, list_attributes
 from .placeholders import convert
 from .signature import Signature
-from .structure import Nested
 from .trace import ITERATION, SEED
 from .traced_source import make_source
+from .tracing import Writing, write, write_step
 from .training_model import write_model
-from .writing import Writing, write, write_step
 
 __all__ = ["Program", "in_turn"]
 
@@ -140,7 +140,7 @@ class Program(HeldState):
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
         #: Threads take turns, and runs have the options of their threads.
-        self.turn, self.local = Turn(), RunLocal()
+        self.turn, self.local = FairLock(), RunLocal()
         self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
         self._extra: dict[str, Session] = {}  # sessions that follow from the step
         #: The shapes of batches that had programs of their own where a training was cut off that goes on.

@@ -12,7 +12,7 @@ from ortpartial.execution import DataParallel, Exchange, StepRunner
 from ortpartial.graph import Value, constant, op, walk_back, with_numbers
 from ortpartial.runtime import Buffer
 
-from .structure import Nested, flatten, rebuild
+from .nested import Nested, flatten, rebuild
 from .trace import PASSING, RANK, SHARE, WEIGHTS, Passing, Trace
 
 __all__ = ["RESIDUAL", "Processes", "average", "average_statistics"]

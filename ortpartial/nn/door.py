@@ -13,8 +13,8 @@ from ortpartial.execution import FitSettings, Loop, Overrides, wrap_sparse
 from ortpartial.learning import Meter
 
 from .compilation import Program
+from .nested import Nested, flatten
 from .rows import cut
-from .structure import Nested, flatten
 
 __all__ = ["ModuleDoor"]
 

@@ -15,11 +15,11 @@ from ortpartial.runtime import Buffer
 
 from .compilation import Program, in_turn
 from .measuring import list_measured, read_predictions
+from .nested import Nested
 from .parameter import hold
 from .placeholders import convert
-from .structure import Nested
 from .trace import Trace
-from .writing import Writing, write, write_step
+from .tracing import Writing, write, write_step
 
 __all__ = ["EagerProgram"]
 

@@ -13,7 +13,7 @@ from ortpartial.model import Range, check_empty
 from ortpartial.runtime import DeviceName, Session, choose_threads
 
 from .placeholders import convert
-from .writing import Writing
+from .tracing import Writing
 
 __all__ = ["Function", "compile_function"]
 

@@ -11,7 +11,7 @@ from ortpartial.graph import Value, find_inputs
 from ortpartial.learning import Prediction, find_last_activation, guess_loss
 
 from .trace import WEIGHTS, Compared
-from .writing import Writing
+from .tracing import Writing
 
 __all__ = ["list_measured", "read_predictions"]
 

@@ -22,18 +22,18 @@ from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
-from . import states
+from . import serialization
 from .changes import note_change
 from .compilation import Program
 from .eager import EagerProgram
 from .fitting import fit
 from .losses import Loss
+from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter, find_holder
 from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
-from .structure import Nested
 from .summary import Summary, summarize
 from .trace import WEIGHTS, current_trace
 from .trainer import ModuleTrainer
@@ -712,9 +712,9 @@ class Module(Part):
         ModelError
             The module is not compiled, and a parameter has no numbers yet.
         """
-        return states.state_dict(self)
+        return serialization.state_dict(self)
 
-    def load_state_dict(self, state: Mapping[str, Data], strict: bool = True) -> states.IncompatibleKeys:
+    def load_state_dict(self, state: Mapping[str, Data], strict: bool = True) -> serialization.IncompatibleKeys:
         """Overwrite parameters and buffers, of a module or of a part of it; optimizers keep their states.
 
         Parameters
@@ -744,7 +744,7 @@ class Module(Part):
         >>> model(np.ones((1, 2), np.float32)).tolist()
         [[6.0]]
         """
-        return states.load_state_dict(self, state, strict)
+        return serialization.load_state_dict(self, state, strict)
 
     def save_states(self, path: str | os.PathLike[str], aux_states: Mapping[str, object] | None = None) -> None:
         """Write all that the training goes on from to a file: `load_states` of an equal module reads it.
@@ -787,7 +787,7 @@ class Module(Part):
         >>> loss == expected
         True
         """
-        states.save_states(self._whole, path, aux_states)
+        serialization.save_states(self._whole, path, aux_states)
 
     def load_states(self, path: str | os.PathLike[str]) -> Settings:
         """Go back to the state in a file, from which the training goes on to the last bit.
@@ -816,7 +816,7 @@ class Module(Part):
         ModelWarning
             By the next step: optimizers are other ones, and begin anew as far as their states do not fit.
         """
-        return states.load_states(self._whole, path)
+        return serialization.load_states(self._whole, path)
 
     def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
@@ -857,7 +857,7 @@ class Module(Part):
         >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
         True
         """
-        states.save(self._whole, path, state)
+        serialization.save(self._whole, path, state)
 
     def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
         """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
@@ -886,8 +886,8 @@ class Module(Part):
             One for each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
             loaded.
         """
-        program = None if self._program is None and states.is_held(self) and not include_state else self._whole
-        return states.load(self, path, program if include_state else None)
+        program = None if self._program is None and serialization.is_held(self) and not include_state else self._whole
+        return serialization.load(self, path, program if include_state else None)
 
     def __repr__(self) -> str:
         if self._program is None:

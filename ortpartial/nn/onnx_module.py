@@ -18,8 +18,8 @@ from ortpartial.training import choose_state
 
 from .initializers import Constant
 from .module import ModelModule, placeholder, register_reader
+from .nested import Nested
 from .parameter import Buffer, Parameter
-from .structure import Nested
 from .trace import current_trace
 
 __all__ = ["OnnxModule"]

@@ -7,9 +7,9 @@ from typing import ClassVar, TypeVar
 
 from ortpartial.annotations import Json
 
+from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Parameter
-from .structure import Nested
 
 __all__ = ["Part", "has_own_step", "is_in_evaluation", "list_attributes", "set_default_step",
            "set_mode"]

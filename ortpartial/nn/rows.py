@@ -10,7 +10,7 @@ from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import SparseRows, wrap_sparse
 
-from .structure import Nested, flatten, rebuild
+from .nested import Nested, flatten, rebuild
 
 __all__ = ["Rows", "concatenate", "cut", "to_arrays"]
 

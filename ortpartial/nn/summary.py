@@ -12,9 +12,9 @@ from ortpartial.graph import count_flops, topological, variable
 from ortpartial.model import format_bytes, format_flops
 
 from .compilation import Program
-from .structure import flatten
+from .nested import flatten
 from .trace import TracedModule
-from .writing import Writing, write
+from .tracing import Writing, write
 
 __all__ = ["Row", "Summary", "summarize"]
 

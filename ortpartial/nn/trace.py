@@ -20,7 +20,7 @@ from ortpartial.model import Range, check_indices
 from ortpartial.rewrites import Precision, lower_products
 from ortpartial.training import Update, draw_mask, scale_gradient
 
-from .structure import Nested
+from .nested import Nested
 from .update_call import UpdateCall
 
 __all__ = ["Call", "Compared", "Passing", "Trace", "TracedModule", "TracedOptimizer", "Weight", "current_trace",

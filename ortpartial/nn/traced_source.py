@@ -10,10 +10,10 @@ from ortpartial.execution import GraphPart, GraphSource, StepNames, Vector
 from ortpartial.graph import Value, find_inputs
 from ortpartial.runtime import Buffer, Device, DeviceName
 
-from .entries import Entry, split_entries
 from .flat_step import flatten_step
+from .step_segments import Entry, split_entries
 from .trace import ITERATION, SEED, WEIGHTS
-from .writing import Writing
+from .tracing import Writing
 
 __all__ = ["find_loss", "make_source", "unwrap"]
 

@@ -13,16 +13,16 @@ from ortpartial.annotations import Data, Json, Settings
 from ortpartial.autodiff import grad
 from ortpartial.estimator import find_checkpoint
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import FitSettings, Loop, Place, get_states
+from ortpartial.execution import FitPosition, FitSettings, Loop, get_states
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
-from ortpartial.runtime import Session, Turn
+from ortpartial.runtime import FairLock, Session
 
 from .compilation import Program
 from .door import ModuleDoor
 from .traced_source import find_loss
-from .writing import write_step
+from .tracing import write_step
 
 __all__ = ["ModuleTrainer"]
 
@@ -44,7 +44,7 @@ class ModuleTrainer:
     def __init__(self, program: Program):
         self.program = program
         #: The turn to train, for a whole call of `fit`; the program has one for each step, epoch or prediction.
-        self.turn = Turn()
+        self.turn = FairLock()
         self.rate_scale = 1.0
         self._base: dict[str, float] = {}
 
@@ -159,7 +159,7 @@ class ModuleTrainer:
                 "callbacks": get_states(loop.settings.callbacks),
             }
 
-    def resume(self, path: str | os.PathLike[str]) -> tuple[Place, Sequence[Settings]] | None:
+    def resume(self, path: str | os.PathLike[str]) -> tuple[FitPosition, Sequence[Settings]] | None:
         """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
 
         Parameters
@@ -169,7 +169,7 @@ class ModuleTrainer:
 
         Returns
         -------
-        tuple of Place and list, or None
+        tuple of FitPosition and list, or None
             The place of the fit, and the states of callbacks; None where the folder holds no checkpoint.
 
         Raises
@@ -203,4 +203,4 @@ class ModuleTrainer:
         program.module.history_[:] = loop.records
         loop.records = program.module.history_
         logger.info("the training goes on from %s", file)
-        return Place.from_state(state["place"]), state["callbacks"]
+        return FitPosition.from_state(state["place"]), state["callbacks"]

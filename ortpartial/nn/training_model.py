@@ -11,11 +11,11 @@ from ortpartial.graph import Value, build, constant
 from ortpartial.model import walk_graphs
 from ortpartial.training_info import declare_labels
 
-from .entries import Entry, split_entries
 from .parameter import Parameter
+from .step_segments import Entry, split_entries
 from .trace import SEED
 from .traced_source import unwrap
-from .writing import Writing
+from .tracing import Writing
 
 __all__ = ["initial_values", "write_model"]
 

@@ -15,16 +15,16 @@ from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import RANDOM, SMALL, Node, Value, build, register_evaluator, walk_nodes
 from ortpartial.model import load
 
+from .fair_lock import FairLock
 from .session import Session
 from .threads import choose_threads
-from .turns import Turn
 
 __all__ = ["compute_node"]
 
 #: The sessions used last, by operator, attributes, types of inputs and numbers of small constants; the most of them.
 _SESSIONS: OrderedDict[Hashable, Session] = OrderedDict()
 _MOST_SESSIONS = 1024
-_turn = Turn()
+_turn = FairLock()
 
 
 def compute_node(node: Node, outputs: Sequence[Value], numbers: Mapping[Value, Any], seed: int) -> list[Any]:

@@ -72,7 +72,7 @@ class _AgentProgram(Program):
         names = spec.names
         session = Session(loss_graph(spec, weighted=engine.weighting), device=spec.device, threads=spec.threads())
         self.agent, self.local = engine.agent, engine.local
-        self.sides = [{w: side[w] for w in spec.weights} for side in engine.sides]
+        self.buffers = [{w: side[w] for w in spec.weights} for side in engine.buffers]
         self.inputs, self.outputs = spec.model.inputs, list(spec.losses)
         self.gradients = {w: names.grad(w) for w in spec.weights}
         self.loss = np.zeros((), spec.dtype)
@@ -82,16 +82,16 @@ class _AgentProgram(Program):
         penalties = {names.penalty_grad(w): Buffer(np.zeros_like(spec.model.arrays[w]), spec.device)
                      for w in spec.penalized}
         self.penalty_runs, self.update_bindings = [], []
-        for read, new in directions(engine.sides, names):
+        for read, new in directions(engine.buffers, names):
             if engine.penalty_session is not None:
                 self.penalty_runs.append(bind(engine.penalty_session, read, penalties).run)
-            binding = bind(engine.update_session, {**read, **engine.given, **penalties}, new)
+            binding = bind(engine.update_session, {**read, **engine.fixed_inputs, **penalties}, new)
             self.update_bindings.append((binding, binding.run))
 
     def __call__(self, side: int) -> float:
         assert self.batch is not None
         inputs = {n: b for n, b in self.batch.buffers.items() if n in self.inputs}
-        outputs, state = self.agent.forward(inputs, self.sides[side])
+        outputs, state = self.agent.forward(inputs, self.buffers[side])
         assert state is not None
         loss = self.loss_binding
         for name, y in zip(self.outputs, outputs, strict=True):

@@ -31,7 +31,7 @@ from ortpartial.learning import mean_rows, weighted_sums
 from ortpartial.rewrites import rewrite_step
 from ortpartial.runtime import Buffer, Session
 
-from .counting import make_weights, weigh_elements
+from .row_weights import make_weights, weigh_elements
 from .source import SpecSource, spec_of
 from .spec import TrainingSpec
 from .step import make_targets, mean_loss, sum_values
@@ -222,17 +222,17 @@ class DataParallelEngine(StepRunner):
             self.passed[names.sent] = sent, spec.parallel.count_sent(size)
         self._parts = parts
         session = Session(self._update, device=spec.device, threads=spec.threads())
-        inputs = {**{n: buffer for n, (buffer, _) in self.passed.items()}, names.rows: self.rows, **self.given}
+        inputs = {**{n: buffer for n, (buffer, _) in self.passed.items()}, names.rows: self.rows, **self.fixed_inputs}
         self._updates = [bind(session, {**read, **inputs}, {n: b for n, b in new.items() if n in session.outputs}).run
-                         for read, new in directions(self.sides, spec.names)]
+                         for read, new in directions(self.buffers, spec.names)]
         if spec.parallel.top_k is not None:
-            for side, buffers in zip(self.sides, self._buffers, strict=True):
+            for side, buffers in zip(self.buffers, self._bound, strict=True):
                 side[names.residual] = buffers[names.residual] = Buffer(np.zeros(size, spec.dtype), spec.device)
 
     @property
     def residuals(self) -> list[str]:
         """The names of numbers that this process has not sent yet."""
-        return [self.names.residual] if self.names.residual in self.sides[0] else []
+        return [self.names.residual] if self.names.residual in self.buffers[0] else []
 
     @property
     def is_first(self) -> bool:
@@ -337,7 +337,7 @@ class DataParallelEngine(StepRunner):
         for buffer, _ in self.passed.values():
             buffer.fill(np.zeros(buffer.shape, buffer.dtype))
         for n in self.residuals:
-            self.sides[self.side ^ 1][n].fill(self.sides[self.side][n].numpy())
+            self.buffers[self.side ^ 1][n].fill(self.buffers[self.side][n].numpy())
 
     def _add_loss(self, mean: WeightedMean) -> None:
         """Add the loss of a batch, the sum of its parts, by the mean of what counts in each."""
@@ -364,7 +364,7 @@ class _SumsProgram(Program):
         super().__init__(
             [bind(session, {**read, engine.names.rows: engine.rows},
                   {**passed, **{n: b for n, b in new.items() if n in session.outputs}})
-             for read, new in directions(engine.sides, spec.names)], spec.device)
+             for read, new in directions(engine.buffers, spec.names)], spec.device)
         self.sums, self.local = engine.sums, engine.local
 
     def __call__(self, side: int) -> float:

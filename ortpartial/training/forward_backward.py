@@ -27,7 +27,7 @@ from ortpartial.model import (
     specialize,
 )
 from ortpartial.rewrites import to_dtype as change_dtype
-from ortpartial.runtime import DeviceName, Session, TrainingAgent, Turn
+from ortpartial.runtime import DeviceName, FairLock, Session, TrainingAgent
 
 from .engine_selection import select_for_backward
 from .gradient_cut import GradientCut, GraphFunction
@@ -142,7 +142,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     def _open(self) -> None:
         """Open the sessions of the engine that is asked for."""
         self._indices = find_indices(self._model.inputs, self._model.outputs.values())
-        self._turn = Turn()
+        self._turn = FairLock()
         forward = forward_graph(self._model, self.weights_to_train, self.outputs)
         self.engine_, self.engine_reason_ = select_for_backward(self._engine, forward, self.weights_to_train,
                                                                self.inputs)

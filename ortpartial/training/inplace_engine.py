@@ -85,7 +85,7 @@ class _Update:
     def __init__(self, engine: InplaceEngine, graph: ModelProto):
         self.engine, self.graph, names = engine, graph, engine.source.names
         outputs = {o.name for o in graph.graph.output}
-        self.updated = {n: names.new(n) for n in engine.sides[0] if names.new(n) in outputs}
+        self.updated = {n: names.new(n) for n in engine.buffers[0] if names.new(n) in outputs}
         self.overwrites = can_overwrite(graph, self.updated)
 
     @cached_property
@@ -95,9 +95,9 @@ class _Update:
 
     def run(self, gradients: Mapping[str, Any]) -> None:
         """Overwrite weights and states."""
-        buffers = self.engine.sides[0]
+        buffers = self.engine.buffers[0]
         new = {after: buffers[n] for n, after in self.updated.items()} if self.overwrites else {}
-        binding = bind(self.session, {**buffers, **self.engine.given}, new)
+        binding = bind(self.session, {**buffers, **self.engine.fixed_inputs}, new)
         for name, g in gradients.items():
             binding.bind_ortvalue_input(name, g)
         binding.run()
@@ -118,7 +118,7 @@ class _InplaceProgram(Program):
         options = session_options(spec.threads(), graph.graph, reserve_arena=reserve, **engine.saving)
         session = Session(graph, options=options, arrays=apart)
         self.loss = np.zeros((), spec.dtype)
-        self.binding = bind(session, {**engine.sides[0], **engine.given}, {self.names.loss: Buffer(self.loss)})
+        self.binding = bind(session, {**engine.buffers[0], **engine.fixed_inputs}, {self.names.loss: Buffer(self.loss)})
         super().__init__([self.binding], spec.device)
 
     def __call__(self, side: int) -> float:
@@ -131,7 +131,7 @@ class _InplaceProgram(Program):
         statistics = {n: gradients.pop(names.new(n)) for n in engine.source.spec.statistics}
         engine.update(gradients)
         for name, v in statistics.items():
-            engine.sides[side][name].fill(np.from_dlpack(v))
+            engine.buffers[side][name].fill(np.from_dlpack(v))
         return float(self.loss)
 
 

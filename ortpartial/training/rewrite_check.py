@@ -17,9 +17,9 @@ from ortpartial.logs import logger
 from ortpartial.rewrites import select_rewrites, to_dtype
 from ortpartial.runtime import OPTIMIZERS, Session
 
-from .counting import find_weighting
 from .data_parallel_engine import DataParallelEngine
 from .gradient_cut import GraphFunction
+from .row_weights import find_weighting
 from .source import SpecSource, spec_of
 from .step import gradient_graph
 from .text_codes import encode_text

@@ -11,9 +11,9 @@ import numpy as np
 from ortpartial.execution import Arrays, Shapes, Step, StepSource, Vector
 from ortpartial.graph import Value
 
-from .counting import count_rows, find_weighting
 from .flat_weights import FlatGroup, find_flat_groups
 from .names import Names
+from .row_weights import count_rows, find_weighting
 from .spec import ACCUMULATED, AVERAGE, TrainingSpec, program_bytes
 from .step import check_gradient, step_values
 from .text_codes import encode_text

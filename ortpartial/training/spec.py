@@ -126,9 +126,9 @@ class TrainingSpec:
         model = self.computed.compute(self.model, given)
         return self if model is self.model else replace(self, model=model)
 
-    def counting_all(self) -> TrainingSpec:
+    def without_ignored_labels(self) -> TrainingSpec:
         """The same training for labels that all count, among which no `ignore_index` is looked for."""
-        return replace(self, losses={output: loss.counting_all() for output, loss in self.losses.items()})
+        return replace(self, losses={output: loss.without_ignored_labels() for output, loss in self.losses.items()})
 
     @cached_property
     def computed(self) -> ComputedInputs:

@@ -12,7 +12,7 @@ from ortpartial.autodiff import grad
 from ortpartial.graph import Value, build, find_inputs, rewrite, variable
 from ortpartial.model import Model
 
-from .counting import make_weights
+from .row_weights import make_weights
 from .spec import TrainingSpec
 from .step import make_row_losses, make_targets, mean_loss, sum_values
 from .update import append_update

@@ -15,8 +15,8 @@ from ortpartial.model import Model
 from ortpartial.rewrites import RowHead, all_finite, attempt, find_row_head, prepare_training, rewrite_step
 
 from .counter_rng import draw_mask
-from .counting import make_weights, weigh_elements
 from .flat_weights import FlatGroup
+from .row_weights import make_weights, weigh_elements
 from .spec import TrainingSpec, known_shape
 from .update import append_update
 

@@ -13,7 +13,7 @@ from ortpartial.learning import (
     BaseLearningRate,
     GradientClipping,
     WeightAverage,
-    descend,
+    apply_step,
     drop_flushes,
     share_flushes,
 )
@@ -186,7 +186,7 @@ class Update:
         Each gradient is divided before it is added, as both fuse into the product that most gradients are.
         """
         n = self.accumulate
-        means = {w: descend(self.states[w][ACCUMULATED], constant(np.asarray(-1 / n, g.dtype)), g)
+        means = {w: apply_step(self.states[w][ACCUMULATED], constant(np.asarray(-1 / n, g.dtype)), g)
                  for w, g in gradients.items()}
         sums = {self.name_state(w, ACCUMULATED): mean for w, mean in means.items()}
         if due is not None:

@@ -37,7 +37,7 @@ from ortpartial.training import Names, TrainingSpec, step_values
 from .graphs import strip_training_info
 from .labels import declare_labels, find_labels
 from .operators import DOMAIN, training
-from .record import note_settings
+from .record import remember_settings
 
 __all__ = ["TrainingSnapshot", "declare_versions", "to_training_info", "upgrade_model"]
 
@@ -210,7 +210,7 @@ def _export(
     for n in starts:
         info.update_binding.add(key=n, value=names.new(n))
     declare_versions(proto, algorithm)
-    note_settings(proto, spec)
+    remember_settings(proto, spec)
     return proto
 
 

@@ -22,7 +22,7 @@ from ortpartial.learning import Piece, list_settings
 from ortpartial.texts import parse_json, printable
 from ortpartial.training import TrainingSpec
 
-__all__ = ["StoredTraining", "forget_settings", "note_settings", "read_record"]
+__all__ = ["StoredTraining", "forget_settings", "read_record", "remember_settings"]
 
 #: The key of the metadata.
 _KEY = "ortpartial.training"
@@ -83,7 +83,7 @@ class StoredTraining:
 # -- writing
 
 
-def note_settings(proto: ModelProto, spec: TrainingSpec) -> None:
+def remember_settings(proto: ModelProto, spec: TrainingSpec) -> None:
     """Write the settings of a training into the metadata of its model.
 
     Nothing is written where a setting is code of a user, such as a loss of one's own.

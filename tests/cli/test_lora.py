@@ -14,7 +14,7 @@ from tiny_decoders import make_decoder
 from ortpartial import OrtGradientForwardBackwardOptimizer, PaddedBatches
 from ortpartial.adapters import add_dora, add_ia3, add_lora, load_adapter
 from ortpartial.cli import fitting, main
-from ortpartial.cli.texts import TextReader, read_texts
+from ortpartial.cli.token_rows import TextReader, read_texts
 from ortpartial.learning import LearningRateAdamW, NextTokenLearningLoss
 from ortpartial.model import read_adapter
 from ortpartial.runtime import has_adapter_files

@@ -16,7 +16,7 @@ from models import data, mlp
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, TrainingSession
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import LearningRateAdam
-from ortpartial.runtime import Turn
+from ortpartial.runtime import FairLock
 
 X, Y, _ = data(20)
 ENGINES = ["step", "epoch", pytest.param("agent", marks=pytest.mark.agent)]
@@ -232,7 +232,7 @@ def test_while_another_thread_trains(run):
 
 
 def test_a_child_keeps_the_turn_of_the_thread_that_forks():
-    turns = [Turn(), Turn()]
+    turns = [FairLock(), FairLock()]
     holder, release = threading.Event(), threading.Event()
 
     def hold():

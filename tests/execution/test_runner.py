@@ -208,7 +208,7 @@ def test_memory_of_a_device(monkeypatch):
     for module in (buffer, runtime):
         monkeypatch.setattr(module, "to_ortvalue", owning)
     far = optimizer(mlp(), learning_rate="Adam", device="cuda").fit(X, y, w)
-    assert all(b.array is None for side in far._engine.sides for b in side.values())
+    assert all(b.array is None for side in far._engine.buffers for b in side.values())
     assert far.train_losses_ == near.train_losses_
     assert all((a == b).all() for a, b in zip(far.get_state(), near.get_state(), strict=True))
     assert (far.predict(X) == near.predict(X)).all()

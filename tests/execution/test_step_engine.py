@@ -23,11 +23,11 @@ def test_its_graphs(engine):
 
 def test_small_tensors_share_memory(engine):
     """Both sides of the double buffer have vectors; tensors are views of them."""
-    for side, tensors in zip(engine.sides, engine.tensors, strict=True):
+    for side, tensors in zip(engine.buffers, engine.tensors, strict=True):
         for name, vector in engine.source.vectors.items():
             flat = tensors[name].numpy()
             assert all(np.shares_memory(side[n].numpy(), flat) for n in vector.shapes)
-    assert len(engine.tensors[0]) <= len(engine.sides[0])
+    assert len(engine.tensors[0]) <= len(engine.buffers[0])
 
 
 def test_the_loss_is_that_before_the_step():

@@ -47,7 +47,7 @@ def test_defaults():
     assert loss.target_shape(("N", 2)) == ("N", 2)
     assert loss.count_classes(("N", 2)) is None
     assert loss.find_ignored(T) is None
-    assert loss.counting_all() is loss
+    assert loss.without_ignored_labels() is loss
     assert loss.mean(Y) is Y
     assert loss.labels(Y) is None
     assert loss == Quartic()

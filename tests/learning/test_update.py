@@ -8,7 +8,7 @@ from ortpartial.autodiff.grad import grad
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateSGD
-from ortpartial.learning.update import decay, descend, drop_flushes, share_flushes
+from ortpartial.learning.update import apply_step, decay, drop_flushes, share_flushes
 from ortpartial.runtime.session import Session
 from ortpartial.testing import evaluate
 
@@ -17,7 +17,7 @@ from ortpartial.testing import evaluate
 def test_sum_of_rows(rows, expected):
     """Two nodes instead of three where the number of rows is known; the values are equal up to rounding."""
     w, x = variable("w", "float32", [3]), variable("x", "float32", [rows, 3])
-    model = build([w, x], {"new": descend(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
+    model = build([w, x], {"new": apply_step(w, constant(0.1), op.ReduceSum(x, [0], keepdims=0))})
     assert [node.op_type for node in model.graph.node] == expected
     feeds = {"w": np.ones(3, np.float32), "x": np.arange(15, dtype=np.float32).reshape(5, 3)}
     np.testing.assert_allclose(Session(model).run(feeds)["new"], 1 - 0.1 * feeds["x"].sum(0), rtol=1e-6)
@@ -40,7 +40,7 @@ def test_small_updates_are_not_lost(step, count, ulps):
     formula, shape = STEPS[step]
     unit = np.spacing(np.float32(3))
     w, a, b = (variable(n, "float32", s) for n, s in (("w", shape), ("a", [count, 14]), ("b", [count, 14])))
-    model = build([w, a, b], {"new": descend(w, constant(np.float32(0.25)), formula(a, b))})
+    model = build([w, a, b], {"new": apply_step(w, constant(np.float32(0.25)), formula(a, b))})
     rows = 512 if count == "N" else count
     feeds = {"w": np.full(shape, 3, np.float32), "a": np.ones((rows, 14), np.float32),
              "b": np.full((rows, 14), 4 * ulps * unit / rows, np.float32)}
@@ -51,7 +51,7 @@ def test_small_updates_are_not_lost(step, count, ulps):
 def test_reshaped_product():
     w, a, b = variable("w", "float32", [2, 3, 2]), variable("a", "float32", [2, 4]), variable("b", "float32", [4, 6])
     step = op.Reshape(op.Gemm(a, b, alpha=2.0), [2, 3, 2])
-    model = build([w, a, b], {"new": descend(w, constant(0.1), step)})
+    model = build([w, a, b], {"new": apply_step(w, constant(0.1), step)})
     assert [node.op_type for node in model.graph.node] == ["Gemm", "Reshape", "Add"]
     feeds = {n: np.random.default_rng(i).normal(size=v.shape).astype(np.float32) for i, (n, v) in
              enumerate({"w": w, "a": a, "b": b}.items())}
@@ -84,7 +84,7 @@ def test_gathered_rows_are_scattered_into_the_table(schedule):
 ])
 def test_other_scattered_steps_are_subtracted(step):
     w, i, u = variable("w", "float32", [4, 2]), variable("i", "int64", [1, 2]), variable("u", "float32", [1, 2])
-    assert descend(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"
+    assert apply_step(w, constant(0.1), step(w, i, u)).node.op_type == "Sub"
 
 
 def decayed(shapes):

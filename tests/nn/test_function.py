@@ -7,7 +7,7 @@ from ortpartial import nn
 from ortpartial.exceptions import DataError
 from ortpartial.graph import variable
 from ortpartial.nn.function import compile_function
-from ortpartial.nn.writing import write
+from ortpartial.nn.tracing import write
 
 W, B = np.float32([[1, 2, 3]]), np.float32([4])
 

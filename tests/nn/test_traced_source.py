@@ -5,7 +5,7 @@ import numpy as np
 from ortpartial import nn
 from ortpartial.graph import stop_gradient, variable
 from ortpartial.nn.traced_source import find_loss, make_source, unwrap
-from ortpartial.nn.writing import write_step
+from ortpartial.nn.tracing import write_step
 
 X, T = variable("x", "float32", ["N", 3]), variable("t", "float32", ["N", 1])
 

@@ -17,7 +17,7 @@ from sandbox import in_children, outcome
 from ortpartial import TrainingSession, load, load_adapter
 from ortpartial.callbacks import CSVLogger
 from ortpartial.cli import main
-from ortpartial.cli.texts import TextReader, read_texts
+from ortpartial.cli.token_rows import TextReader, read_texts
 from ortpartial.model import write_tensors
 from ortpartial.training_info import read_rows
 

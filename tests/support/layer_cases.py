@@ -8,7 +8,7 @@ import torch
 
 from ortpartial import grad, nn, op
 from ortpartial.graph import build, variable
-from ortpartial.nn.structure import flatten
+from ortpartial.nn.nested import flatten
 from ortpartial.nn.trace import Trace
 from ortpartial.runtime import Session
 

@@ -39,7 +39,7 @@ def test_as_with_two_copies(rate):
     plain = Optimizer(mlp(), engine="step", learning_rate=rate, **SETTINGS).fit(X, y, w)
     lean = Optimizer(mlp(), checkpointing="auto", learning_rate=rate, **SETTINGS).fit(X, y, w)
     assert lean._engine.overwrites != isinstance(rate, Late)
-    assert lean._engine.sides[0] is lean._engine.sides[1]
+    assert lean._engine.buffers[0] is lean._engine.buffers[1]
     for kind in ("weight", "optimizer"):
         for a, b in zip(lean.get_state(kind), plain.get_state(kind), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ortpartial.annotations import Data, Estimator
-from ortpartial.runtime import Turn
+from ortpartial.runtime import FairLock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ class FrozenOptimizer:
         engine = optimizer.training.engine
         weights = {n: engine.get_used(n) for n in optimizer.training.spec.moving}
         self._predictor = copy.copy(optimizer.training.predictor)
-        self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=Turn(), local=engine.local,
+        self._predictor.engine = SimpleNamespace(get_used=weights.__getitem__, turn=FairLock(), local=engine.local,
                                                  identity=None)
 
     def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:

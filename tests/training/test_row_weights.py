@@ -6,7 +6,7 @@ from models import mlp, two_in_two_out
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, SoftmaxCrossEntropyLearningLoss
 from ortpartial.graph import variable
-from ortpartial.training.counting import count_elements, count_rows, find_weighting, make_weights
+from ortpartial.training.row_weights import count_elements, count_rows, find_weighting, make_weights
 
 X, Y, W = np.ones((4, 4), np.float32), np.zeros((4, 2), np.float32), np.float32([1, 0, 2, 3])
 

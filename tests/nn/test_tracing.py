@@ -5,7 +5,7 @@ import pytest
 from ortpartial import nn
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import variable
-from ortpartial.nn.writing import write, write_step
+from ortpartial.nn.tracing import write, write_step
 
 X, T = variable("x", "float32", ["N", 3]), variable("t", "float32", ["N", 2])
 

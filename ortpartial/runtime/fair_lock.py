@@ -7,12 +7,12 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
-__all__ = ["Turn"]
+__all__ = ["FairLock"]
 
-_turns: WeakSet[Turn] = WeakSet()
+_turns: WeakSet[FairLock] = WeakSet()
 
 
-class Turn:
+class FairLock:
     """A lock of an object, which neither its copies nor the children of its process share.
 
     A thread may take it again in its own turn, as a callback does.
@@ -25,7 +25,7 @@ class Turn:
     Examples
     --------
     >>> import pickle
-    >>> turn = Turn()
+    >>> turn = FairLock()
     >>> with turn.lock:
     ...     copied = pickle.loads(pickle.dumps(turn))
     >>> copied.lock is turn.lock
@@ -38,8 +38,8 @@ class Turn:
         self.lock: Any = RLock()
         _turns.add(self)
 
-    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
-        return Turn, ()
+    def __reduce__(self) -> tuple[type[FairLock], tuple[()]]:
+        return FairLock, ()
 
 
 def _renew() -> None:

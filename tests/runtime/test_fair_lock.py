@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ortpartial.runtime.turns import Turn
+from ortpartial.runtime.fair_lock import FairLock
 
 
 def hold(turn, held, end):
@@ -27,7 +27,7 @@ def hold(turn, held, end):
 @pytest.fixture
 def taken():
     """A turn that another thread has."""
-    turn, end = Turn(), threading.Event()
+    turn, end = FairLock(), threading.Event()
     thread = hold(turn, threading.Event(), end)
     yield turn
     end.set()
@@ -36,7 +36,7 @@ def taken():
 
 def test_one_thread_has_it_and_may_enter_again(taken):
     assert not taken.lock.acquire(blocking=False)
-    turn = Turn()
+    turn = FairLock()
     with turn.lock, turn.lock:
         pass
 

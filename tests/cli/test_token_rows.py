@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from ortpartial.cli.texts import TextReader, read_json, read_texts
+from ortpartial.cli.token_rows import TextReader, read_json, read_texts
 from ortpartial.exceptions import DataError
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from ortpartial.exceptions import GraphError
-from ortpartial.nn.structure import flatten, rebuild
+from ortpartial.nn.nested import flatten, rebuild
 
 
 class Pair(NamedTuple):

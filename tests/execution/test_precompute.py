@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ortpartial.execution import EpochEngine, GraphPart, GraphSource, StepEngine, StepNames
-from ortpartial.execution.ahead import compute_ahead, find_ahead, find_counts
 from ortpartial.execution.epoch import epoch_graph
+from ortpartial.execution.precompute import compute_ahead, find_ahead, find_counts
 from ortpartial.execution.step import Step
 from ortpartial.graph import build, cast, constant, op, variable
 from ortpartial.runtime import Session

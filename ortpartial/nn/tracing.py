@@ -12,8 +12,8 @@ from ortpartial.graph import Arithmetic, Value
 from ortpartial.model import Range, index_ranges
 
 from .data_parallel import average_statistics
+from .nested import Nested, flatten, rebuild
 from .parts import Part
-from .structure import Nested, flatten, rebuild
 from .trace import Trace, to_range
 
 __all__ = ["Writing", "write", "write_step"]

@@ -13,7 +13,7 @@ from ortpartial import (
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
 )
-from ortpartial.cli.pieces import (
+from ortpartial.cli.component_specs import (
     parse_averaging,
     parse_clipping,
     parse_losses,

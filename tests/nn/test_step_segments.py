@@ -7,7 +7,7 @@ from ortpartial import nn, op, variable
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import build, find_inputs
 from ortpartial.nn.data_parallel import average
-from ortpartial.nn.entries import split_entries
+from ortpartial.nn.step_segments import split_entries
 from ortpartial.nn.trace import PASSING, Trace
 from ortpartial.runtime import Session
 

@@ -9,11 +9,11 @@ from ortpartial.exceptions import DataError
 
 from .mean import WeightedMean
 
-__all__ = ["Place", "check_rows"]
+__all__ = ["FitPosition", "check_rows"]
 
 
 @dataclass
-class Place:
+class FitPosition:
     """Where a fit is, from which it can go on.
 
     Attributes
@@ -51,18 +51,18 @@ class Place:
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"mean": mean}
 
     @classmethod
-    def from_state(cls, state: Entries) -> Place:
+    def from_state(cls, state: Entries) -> FitPosition:
         """The place that `state` tells of."""
         mean = state["mean"]
         return cls(**{**state, "mean": mean and WeightedMean.from_state(mean)})
 
 
-def check_rows(former: Place, rows: int) -> None:
+def check_rows(former: FitPosition, rows: int) -> None:
     """Check that a fit goes on with as many rows as before.
 
     Parameters
     ----------
-    former : Place
+    former : FitPosition
         The place from which it goes on.
     rows : int
         Number of rows that are trained, 0 where they come in batches.
