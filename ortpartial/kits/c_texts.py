@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ortpartial.native import C_TYPES, Field, NativeStep, lay_out
-from ortpartial.texts import printable
+
+from .page import quote_name
 
 __all__ = ["write_check", "write_page", "write_state"]
 
@@ -103,8 +103,8 @@ def write_page(step: NativeStep) -> str:
     """
     n = step.name
     state_bytes = lay_out(step.state).itemsize
-    rows = [f"| `{f.c_name}` | {_quote(f.name)} | `{C_TYPES[f.dtype]}` | {f.size} | {_shape(f)} |" for f in step.rows]
-    state = [f"| `{f.c_name}` | {_quote(f.name)} | `{C_TYPES[f.dtype]}` | {f.size} | {_shape(f)} |" for f in step.state]
+    rows, state = ([f"| `{f.c_name}` | {quote_name(f.name)} | `{C_TYPES[f.dtype]}` | {f.size} | {_shape(f)} |"
+                    for f in fields] for fields in (step.rows, step.state))
     feed = ", ".join(f".{f.c_name} = my_{f.c_name}" for f in step.rows)
     return _read("page.md").substitute(
         name=n, batch=step.batch, state_bytes=f"{state_bytes:,}", memory_bytes=f"{step.memory_bytes:,}",
@@ -112,13 +112,6 @@ def write_page(step: NativeStep) -> str:
         rows="\n".join(rows), state="\n".join(state), feed=feed, first=step.state[0].c_name,
         loss=C_TYPES[step.loss_dtype], refusals="of which this step has none" if not step.refusals else
         "an index or a label that is out of range")
-
-
-def _quote(name: str) -> str:
-    """A name of the model in a table of Markdown, where it is nothing but text."""
-    if re.fullmatch(r"[\w./:-]+", name, re.ASCII):
-        return f"`{name}`"
-    return "".join(c if c.isalnum() or c in " ./:-" else f"&#{ord(c)};" for c in printable(name))
 
 
 def _read(name: str) -> Template:

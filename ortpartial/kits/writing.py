@@ -15,6 +15,7 @@ from ortpartial.training_info import TrainingSession
 
 from .manifest import Manifest, Tensor, read_manifest
 from .opset import lower_opset
+from .page import write_readme
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
@@ -37,7 +38,7 @@ def write_kit(
 
     Its step is a plain ONNX graph, which reads a batch and the state (weights, running statistics, optimizer states,
     counters) and returns the loss and the next state. Beside it are the state, the inference model, a manifest with
-    names, shapes and the order of bindings, and runners.
+    names, shapes and the order of bindings, runners, and a README: how it trains and predicts in each language.
 
     Parameters
     ----------
@@ -76,8 +77,9 @@ def write_kit(
     >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
     >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
     >>> sorted(write_kit(optimizer.get_training_onnx("lowered"), "kit", targets=()))
-    ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
+    ['README.md', 'kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
     """
+    targets = list(targets) if isinstance(targets, Iterable) and not isinstance(targets, str) else targets
     runners = read_runners(targets)
     proto = read(model)
     if len(proto.training_info) != 1:
@@ -93,9 +95,12 @@ def write_kit(
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     stale = _list_steps(Path(folder)).difference(files.values())
-    written = write_files({  # The manifest comes first, so that it is the last to take the place of a former one.
+    contents = {  # The manifest comes first, so that it is the last to take the place of a former one.
         Manifest.NAME: manifest.to_json().encode(), Manifest.MODEL: data, Manifest.STATE: pack_state(session.state, 0),
-        **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}, folder)
+        **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}
+    names = ([v.name for v in values] for values in (proto.graph.input, proto.graph.output))
+    page = write_readme(manifest, contents, [targets] if isinstance(targets, str) else targets, *names)
+    written = write_files({**contents, "README.md": page.encode()}, folder)
     for name in stale:
         (Path(folder) / name).unlink(missing_ok=True)
     return written
