@@ -13,17 +13,14 @@ from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
+from .inference import place_weights
 from .manifest import Manifest, Tensor, read_manifest
-from .opset import lower_opset
 from .page import write_readme
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
 
 __all__ = ["write_kit"]
-
-#: Protobuf writes no more than this into one message.
-_LIMIT = 2**31 - 1
 
 
 def write_kit(
@@ -90,7 +87,7 @@ def write_kit(
     sizes = _choose_sizes(shapes, batch_sizes)
     files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
     steps = {size: compose(session, shapes, size) for size in sizes}
-    data, weights = _place_weights(session)
+    data, weights = place_weights(session)
     first = sizes[0] or 32 if batch_size is None else check_count("batch_size", batch_size)
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
@@ -144,16 +141,3 @@ def _describe(
     outputs = [Tensor(n, v.dtype.name, name_sizes(n, v.shape or ())) for n, v in step.outputs.items()]
     state = [Tensor(n, a.dtype.name, a.shape) for n, a in session.state.items()]
     return tuple(inputs), tuple(outputs), tuple(state)
-
-
-def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
-    """The inference model, and where in its file the numbers of each weight begin."""
-    proto, state = lower_opset(session.inference_model()), session.state
-    if proto.ByteSize() > _LIMIT:
-        raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
-    data, offsets = proto.SerializeToString(), {}
-    for t in proto.graph.initializer:
-        if t.name in state and t.raw_data:
-            message = t.SerializeToString()  # Its name makes it unique; its numbers come last.
-            offsets[t.name] = data.index(message) + len(message) - len(t.raw_data)
-    return data, offsets
