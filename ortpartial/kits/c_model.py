@@ -63,7 +63,8 @@ class CModel:
     def write(self) -> dict[str, bytes]:
         """The files by name."""
         n, fields = self.name, {f.name: f for f in self.training.state}
-        places = "\n".join(f"  {{offsetof({n}_state, {fields[w].c_name}), {fields[w].size * fields[w].dtype.itemsize}, {at}}},"
+        places = "\n".join(f"  {{offsetof({n}_state, {fields[w].c_name}), "
+                           f"{fields[w].size * fields[w].dtype.itemsize}, {at}}},"
                            for w, at in self.weights.items())
         files = {f"{n}.onnx": self.data, f"{n}_model.h": _HEADER.replace("NAME", n).encode(),
                  f"{n}_model.c": _SOURCE.replace("NAME", n).replace("PLACES", places or "  {0, 0, 0},").encode()}
