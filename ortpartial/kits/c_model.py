@@ -121,7 +121,7 @@ def _translate(session: TrainingSession, training: NativeStep, weights: Sequence
     places = {n: variable(n, v.dtype, v.shape) for n, v in outputs.items()}
     return translate({**read, **places}, {_LOSS: constant(np.float32(0)), **{f"{n}//": v for n, v in outputs.items()}},
                      rows=list(read), state={n: f"{n}//" for n in outputs}, loss=_LOSS,
-                     name=f"{training.name}_predict")
+                     name=f"{training.name}_predict", is_training=False)
 
 
 _HEADER = """\

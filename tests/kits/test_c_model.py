@@ -16,5 +16,7 @@ def test_weights_are_pointers_into_the_state():
     assert (model.inputs, model.reason) == (["x"], "")
     assert b"int32_t t_predict(const t_state *state, t_predict_memory *memory, const float *x," in files["t_predict.h"]
     assert b"{x, state->coef, state->intercept}" in files["t_predict.c"]
+    assert b"t_predict_train" not in files["t_predict.h"] + files["t_predict.c"]
+    assert not any(f.name.startswith("x") for f in model.step.memory)  # no rows are gathered
     for name, offset in model.weights.items():
         assert f"{{offsetof(t_state, {name}), {session.state[name].nbytes}, {offset}}}".encode() in files["t_model.c"]
