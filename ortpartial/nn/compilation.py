@@ -17,6 +17,7 @@ from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
+    HeldRows,
     IdleRunner,
     RunLocal,
     StepEngine,
@@ -31,7 +32,7 @@ from ortpartial.execution import (
 )
 from ortpartial.graph import Value, build, variable
 from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
-from ortpartial.model import Range
+from ortpartial.model import Range, check_empty
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
 from ortpartial.training import AVERAGE
@@ -437,12 +438,16 @@ class Program(HeldState):
 
     def get_used(self, name: str) -> np.ndarray:
         """A copy of a part of the state as it is used in evaluation: of the average of a weight with `use_average`."""
+        return self.get(self._name_used(name))
+
+    def _name_used(self, name: str) -> str:
+        """The part of the state that is used in its place."""
         for own, optimizer in self.optimizers.items():
             average = optimizer.name_state(own, name, AVERAGE)
             # The average of no update is the weight itself.
             if optimizer.use_average and self.holds(average) and self.count_updates(own):
-                return self.get(average)
-        return self.get(name)
+                return average
+        return name
 
     @property
     def averages(self) -> dict[str, str]:
@@ -473,6 +478,34 @@ class Program(HeldState):
     def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
         """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
+        function = self._open_evaluation(arrays, meter)
+        return self._read(function, function(arrays, self.get_used), meter)
+
+    @in_turn
+    def hold(self, batch: Sequence[Data]) -> HeldRows:
+        """Rows of which `evaluate_held` is asked again and again."""
+        arrays = self.signature.split_batch(batch)
+        function, feeds = self._open_evaluation(arrays, None), self.prepare(arrays)
+        check_empty(function.outputs, feeds)
+        return HeldRows(feeds)
+
+    @in_turn
+    def evaluate_held(self, rows: HeldRows, meter: Meter | None = None) -> Nested:
+        """What `evaluate` computes, of rows that are held."""
+        function = self._open_evaluation(arrays := list(rows.rows.values()), meter)
+        if not rows.is_bindable:
+            return self._read(function, function(arrays, self.get_used), meter)
+        inputs = {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
+        return self._read(function, rows.run(function.session, inputs, self.local), meter)
+
+    def _find_used(self, name: str) -> Buffer | np.ndarray:
+        """The memory of what `get_used` copies, where the runner has it."""
+        name = self._name_used(name)
+        assert self.runner is not None
+        return self.runner.find_used(name) if name in self.runner.source.names_of_state else self.get(name)
+
+    def _open_evaluation(self, arrays: Sequence[np.ndarray], meter: Meter | None) -> Function:
+        """The session of a step in evaluation mode, on arrays like these."""
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         name = "evaluate" if meter is None else "measure"
@@ -480,8 +513,10 @@ class Program(HeldState):
             writing = write_step(self.module, self._step.inputs, training=False, updates=False)
             measured = {} if meter is None else list_measured(writing, [*self.inputs])
             self._sessions[name] = self._compile(writing, {**writing.outputs, **measured})
-        function = self._sessions[name]
-        outputs = function(arrays, self.get_used)
+        return self._sessions[name]
+
+    def _read(self, function: Function, outputs: Mapping[str, np.ndarray], meter: Meter | None) -> Nested:
+        """What a step returns, of the outputs of its session; a meter is given the predictions."""
         if meter is not None:
             for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
                 meter.add(output, prediction)

@@ -1,4 +1,4 @@
-"""The former name of `fair_lock`, which pickles of version 0.2 and before have."""
+"""The former name of `fair_lock`, which pickles of then have."""
 
 from .fair_lock import FairLock as Turn
 
