@@ -31,7 +31,7 @@ from ortpartial.execution import (
     share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
+from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_one_hot, is_settled
 from ortpartial.model import Range, check_empty
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
@@ -47,7 +47,7 @@ from .measuring import list_measured, read_predictions
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
-from .parts import Part, is_in_evaluation, list_attributes
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes
 from .placeholders import convert
 from .signature import Signature
 from .trace import ITERATION, SEED
@@ -140,6 +140,7 @@ class Program(HeldState):
         self._parts = list(module.named_modules())
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
+        self._is_told = False  # whether the first targets have been looked at
         #: Threads take turns, and runs have the options of their threads.
         self.turn, self.local = FairLock(), RunLocal()
         self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
@@ -279,6 +280,8 @@ class Program(HeldState):
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
         self.follow()
+        if not self._is_told:
+            self._tell_of_labels(targets)
         key: list[tuple[str, int]] = [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
@@ -303,6 +306,17 @@ class Program(HeldState):
         self._aside = {n: state[n] for n in parameters if n not in read}
         self.set({n: state[n] for n in (SEED, ITERATION)})
         self._is_together = False
+
+    def _tell_of_labels(self, targets: Sequence[Value | np.ndarray]) -> None:
+        """Warn, once, where the step that is not written by the user takes the square loss of labels."""
+        first = targets[0] if targets else None
+        if not isinstance(first, np.ndarray):
+            return
+        self._is_told = True
+        if first.dtype.kind == "f" and not has_own_step(self.module) and is_one_hot(first):
+            warnings.warn("The target is one-hot rows of labels, of which train_one_batch takes the square loss, as of "
+                          "all real numbers; for the softmax cross entropy give labels, y.argmax(1), and for the "
+                          "square loss without this warning write train_one_batch.", ModelWarning, stacklevel=2)
 
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ortpartial import nn, op
-from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, SettingError
+from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, ModelWarning, SettingError
 from ortpartial.execution import HeldRows
 from ortpartial.learning import replace_settings
 from ortpartial.native import find_compiler
@@ -228,3 +228,24 @@ def test_numbers_that_are_none_are_named():
     x[3, 1] = np.nan
     with pytest.raises(ConvergenceError, match=r"The loss is nan in epoch 1; .* The data hold NaN or infinite numbers"):
         make().fit(x, Y)
+
+
+@pytest.mark.parametrize("use_graph", [True, False])
+@pytest.mark.parametrize("call", [
+    lambda model, y: model.fit(X, y, epochs=1), lambda model, y: model.fit([(X, y)], epochs=1),
+    lambda model, y: model.train_one_batch(X, y)], ids=["fit", "batches", "train_one_batch"])
+def test_one_hot_rows_are_told_of_once(call, use_graph):
+    labels = np.eye(3, dtype=np.float32)[W]
+    model = nn.Linear(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4]), use_graph=use_graph)
+    with pytest.warns(ModelWarning, match="one-hot rows of labels, .* the square loss.* give labels, y.argmax") as told:
+        call(model, labels)
+    assert len(told) == 1
+    call(model, labels)
+    nn.Linear(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4])).fit(X, labels + 0.5, epochs=1)
+
+    class Own(nn.Linear):
+        def train_one_batch(self, x, y):
+            self.optimizer(loss := nn.Loss("square_error")(self.forward(x), y))
+            return loss
+
+    call(Own(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4]), use_graph=use_graph), labels)
