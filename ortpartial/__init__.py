@@ -19,6 +19,7 @@ from .autodiff import composed, elementwise, grad, no_gradient, vjp
 from .estimator import (
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
+    OutputLoss,
     PaddedBatches,
     add_loss_output,
     optimizer,
@@ -116,24 +117,23 @@ __version__ = "0.1.0"
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
            "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "DataParallel",
-           "EarlyStopping",
-           "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss",
+           "EarlyStopping", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss",
            "FunctionLearningLoss", "GradientClipping", "GradientMonitor", "HingeLearningLoss", "HuberLearningLoss",
            "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam",
            "LearningRateAdamW", "LearningRateFinder", "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam",
            "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "LossScale",
            "MLflow", "Metric", "NegLogLearningLoss", "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
            "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
-           "OrtGradientOptimizer", "OrtPartialError", "PaddedBatches", "PoissonLearningLoss", "PolynomialSchedule",
-           "ProgressBar", "ReduceOnPlateau", "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard",
-           "Timer", "TrainingKit", "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay",
-           "add_dora", "add_ia3", "add_lora", "add_loss_output", "build", "check_training_info", "composed", "constant",
-           "elementwise", "export_c", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
-           "lower_training_operators", "lowered_step", "merge", "no_gradient", "op", "pad_rows", "plot_graph",
-           "plot_histograms", "plot_learning_rate_finder", "plot_losses", "plot_metrics", "read_c_state", "run_kit",
-           "save_adapter", "stop_gradient", "strip_training_info", "to_training_info", "trainable_parameters",
-           "variable", "vjp", "write_kit"]
+           "OrtGradientOptimizer", "OrtPartialError", "OutputLoss", "PaddedBatches", "PoissonLearningLoss",
+           "PolynomialSchedule", "ProgressBar", "ReduceOnPlateau", "ReduceOnPlateauSchedule", "Schedule",
+           "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule",
+           "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingKit", "TrainingSession", "Value",
+           "WarmUpSchedule", "WeightAverage", "WeightDecay", "add_dora", "add_ia3", "add_lora", "add_loss_output",
+           "build", "check_training_info", "composed", "constant", "elementwise", "export_c", "find_learning_rate",
+           "grad", "gradient_model", "load", "load_adapter", "lower_training_operators", "lowered_step", "merge",
+           "no_gradient", "op", "pad_rows", "plot_graph", "plot_histograms", "plot_learning_rate_finder", "plot_losses",
+           "plot_metrics", "read_c_state", "run_kit", "save_adapter", "stop_gradient", "strip_training_info",
+           "to_training_info", "trainable_parameters", "variable", "vjp", "write_kit"]
 
 #: Names of optional parts, and where they are.
 _ROOMS = {"OnnxClassifier": ".estimator.sklearn", "OnnxLayer": ".torch", "OnnxRegressor": ".estimator.sklearn"}
