@@ -28,12 +28,13 @@ from ortpartial.execution import DataParallel, TrainingView, find_overrides, int
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
-    BaseLearningRate,
     GradientClipping,
     NamedSettings,
+    RateLike,
     WeightAverage,
     accept_former_names,
     check_keywords,
+    expand_chain,
 )
 from ortpartial.model import AliasDict
 from ortpartial.rewrites import LossScale
@@ -100,9 +101,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,
         or a dict with one of these for every output that is trained. An `OutputLoss` for an output that is the loss:
         then `predict` and the trained model are the graph without it.
-    learning_rate : str, float or BaseLearningRate
+    learning_rate : str, float, BaseLearningRate or Chain
         The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
-        number for plain SGD.
+        number for plain SGD. A `chain` is the whole update: it stands for the settings of its parts.
     learning_penalty : BaseLearningPenalty, optional
         The penalty of the weights.
     max_iter : int
@@ -268,7 +269,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         weights_to_train: WeightSelection | None = None,
         *,
         learning_loss: Loss | OutputLoss | Mapping[str, Loss] = "square_error",
-        learning_rate: str | float | BaseLearningRate = "SGD",
+        learning_rate: RateLike = "SGD",
         learning_penalty: BaseLearningPenalty | str | None = None,
         max_iter: int = 100,
         batch_size: int = 10,
@@ -1205,7 +1206,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError
             A name is unknown, a value is not allowed, or `fit` is running and a graph depends on the setting.
         """
-        direct = {n: v for n, v in params.items() if "__" not in n}
+        direct = expand_chain({n: v for n, v in params.items() if "__" not in n})
         check_names(self, direct)
         if direct:
             self._change(direct)

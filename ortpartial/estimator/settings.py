@@ -10,7 +10,7 @@ import numpy as np
 from ortpartial.annotations import ArrayLike, CallbackLike, MetricLike, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.execution import DataParallel
-from ortpartial.learning import BaseLearningPenalty, BaseLearningRate, GradientClipping, WeightAverage
+from ortpartial.learning import BaseLearningPenalty, GradientClipping, RateLike, WeightAverage
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 from ortpartial.training import RateFactors
@@ -21,7 +21,7 @@ __all__ = ["EstimatorSettings", "OptimizerSettings"]
 class OptimizerSettings(TypedDict, total=False):
     """The settings of `OrtGradientForwardBackwardOptimizer`, but for the weights and the loss."""
 
-    learning_rate: str | float | BaseLearningRate
+    learning_rate: RateLike
     learning_penalty: BaseLearningPenalty | str | None
     max_iter: int
     batch_size: int
@@ -59,7 +59,7 @@ class EstimatorSettings(TypedDict, total=False):
     dropout: float
     alpha: float
     penalty: BaseLearningPenalty | str | None
-    learning_rate: str | float | BaseLearningRate
+    learning_rate: RateLike
     learning_rate_init: float | None
     batch_size: int | str
     max_iter: int

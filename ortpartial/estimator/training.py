@@ -37,6 +37,7 @@ from ortpartial.learning import (
     Meter,
     check_average,
     check_metrics,
+    expand_chain,
     fingerprint,
     is_settled,
     replace_settings,
@@ -184,6 +185,7 @@ class Training:
         stacklevel : int
             That of warnings about the model.
         """
+        given = expand_chain(given)
         arguments = {n: given[n] for n in _ARGUMENTS}
         if arguments["train_mode"] is not None:
             arguments["train_mode"] = check_flag("train_mode", arguments["train_mode"])

@@ -28,9 +28,11 @@ from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
+    Chain,
     ElasticLearningPenalty,
     Metric,
     NamedSettings,
+    RateLike,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -97,10 +99,10 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         ``"huber"``, ``"poisson"``, an object, or a function of prediction and target.
     penalty : BaseLearningPenalty, optional
         The penalty of the weights, in place of `alpha`.
-    learning_rate : str, float or BaseLearningRate
+    learning_rate : str, float, BaseLearningRate or Chain
         The optimizer: ``"Adam"``, ``"SGD"``, ``"SGDNesterov"`` and others by name, an object with its step size and
-        schedule, or a number, the step size of Adam. Settings of objects are settings of the estimator, such as
-        ``learning_rate__eta0`` in a grid search.
+        schedule, a `chain` of the whole update, or a number, the step size of Adam. Settings of objects are settings of
+        the estimator, such as ``learning_rate__eta0`` in a grid search.
     learning_rate_init : float, optional
         The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.
     batch_size : int or "auto"
@@ -202,7 +204,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         alpha: float = 1e-4,
         loss: Loss = "squared_error",
         penalty: BaseLearningPenalty | str | None = None,
-        learning_rate: str | float | BaseLearningRate = "Adam",
+        learning_rate: RateLike = "Adam",
         learning_rate_init: float | None = None,
         batch_size: int | str = "auto",
         max_iter: int = 200,
@@ -502,6 +504,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         if "loss" in changed:
             new["learning_loss"] = self._resolve_loss(self.n_outputs_)
         if changed & {"learning_rate", "learning_rate_init"}:
+            if isinstance(chain := former["learning_rate"], Chain):  # What it asked for ends with it.
+                new |= {**chain.neutral, **{n: v for n, v in self._more_settings.items() if n in chain.neutral}}
+                changed.add("penalty")
             new["learning_rate"] = self._rate
         if changed & {"penalty", "alpha"}:
             loss = new.get("learning_loss", optimizer.learning_loss)
@@ -521,14 +526,16 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         optimizer.training.engine.identity = fingerprint([
             sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer.training.spec.dtype),
             self.device, optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate,
-            optimizer.learning_penalty, self.settings or {}])
+            optimizer.learning_penalty, self.settings or {}, self._rate])
 
     @property
-    def _rate(self) -> BaseLearningRate:
+    def _rate(self) -> BaseLearningRate | Chain:
         """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name.
 
         A number is the step size of the default optimizer.
         """
+        if isinstance(self.learning_rate, Chain):
+            return self.learning_rate
         rate, setting = resolve_rate(self.learning_rate), cast(object, self.learning_rate)
         if isinstance(setting, Real):
             default = inspect.signature(type(self)).parameters["learning_rate"].default
@@ -538,8 +545,10 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         is_linear = self.model is None and not self._hidden
         return replace_settings(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
 
-    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Data) -> BaseLearningPenalty:
+    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Data) -> BaseLearningPenalty | None:
         """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
+        if self.penalty is None and isinstance(self._rate, Chain) and "learning_penalty" in self._rate.settings:
+            return None
         if self.penalty is not None:
             return resolve_penalty(self.penalty)
         # scikit-learn adds up the losses of several outputs, which are averaged here.
