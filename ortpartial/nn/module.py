@@ -18,7 +18,7 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
-from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
+from ortpartial.learning import Meter, Piece, RateLike, check_metrics, resolve_metric
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -332,13 +332,13 @@ class Module(Part):
 
     # -- compilation
 
-    def set_optimizer(self, rate: Any, **settings: Any) -> Self:
+    def set_optimizer(self, rate: Optimizer | RateLike, **settings: Any) -> Self:
         """Set the optimizer of `train_one_batch` and `fit`.
 
         Parameters
         ----------
-        rate : Optimizer, BaseLearningRate, str or float
-            The optimizer, or its algorithm and step size.
+        rate : Optimizer, BaseLearningRate, str, float or Chain
+            The optimizer, or its algorithm and step size, or a `chain` of the update.
         **settings : object
             As for `Optimizer`.
 
