@@ -1,5 +1,8 @@
 """Execution: the step of a training as an expression, the engines that run it, and the loop, at every door."""
 
+from importlib import import_module as _import_module
+from pkgutil import iter_modules as _iter_modules
+
 from .batches import count_batches, is_batches
 from .door import Batch, Door
 from .epoch import epoch_graph
@@ -42,6 +45,10 @@ from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
 from .view import Trainer, TrainingView, view_training
+
+for _module in _iter_modules(__path__):  # An engine registers its name.
+    if _module.name.endswith("_engine"):
+        _import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
            "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "Loop", "NativeEngine",
