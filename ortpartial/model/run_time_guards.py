@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, defs
 
 from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import ModelError
@@ -22,6 +22,7 @@ from ortpartial.graph import (
     SHIFT,
     Bound,
     Node,
+    OpaqueSchema,
     Subgraph,
     Value,
     build,
@@ -31,16 +32,17 @@ from ortpartial.graph import (
     make_node,
     name_node,
     op,
+    register_guard,
     schema_of,
     state_refusal,
     topological,
 )
 
-from .crash_guards import count_classes, find_source
+from .crash_guards import check_node, count_classes, find_source
 from .folding import evaluate
-from .validation import LARGEST_INT32, LARGEST_WINDOW
+from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
 
-__all__ = ["guard_bound", "guard_inputs"]
+__all__ = ["guard_bound", "guard_inputs", "guard_written"]
 
 #: An input, where its numbers would crash, and what is wrong with them then.
 Guard = tuple[int, Value, str]
@@ -95,6 +97,43 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
         places = guarded[1]
         guarded[1] = op.Reshape(places, [0] * places.rank).stated(places.shape)
     return guarded
+
+
+def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attributes: Attributes) -> Inputs:
+    """The inputs of an operator that is written in Python, with the checks and guards of one that a file has.
+
+    Parameters
+    ----------
+    schema : onnx.defs.OpSchema
+        The operator.
+    inputs : sequence of Value or None
+        Its inputs.
+    attributes : dict of str to object
+        Its attributes, with the graphs among them.
+
+    Returns
+    -------
+    sequence of Value or None
+
+    Raises
+    ------
+    ModelError
+        The operator would crash or hang the process.
+    """
+    op_type, where = schema.name, f"A {schema.name}"
+    if schema.domain:
+        return guard_inputs(f"{schema.domain}.{op_type}", inputs, attributes, where)
+    check_numbers(op_type, _list_numbers(attributes), where)
+    if op_type == "Einsum":
+        check_equation(str(attributes.get("equation")), where)
+    check_node(op_type, inputs, attributes, where)
+    return guard_inputs(op_type, inputs, attributes, where)
+
+
+def _list_numbers(attributes: Attributes) -> dict[str, Sequence[int]]:
+    """The attributes that are whole numbers."""
+    each = {n: a if isinstance(a, (list, tuple)) else (a,) for n, a in attributes.items()}
+    return {n: a for n, a in each.items() if all(isinstance(i, (int, np.integer)) for i in a)}
 
 
 def guard_bound(node: Node, inputs: Sequence[Value | None]) -> list[Value | None]:
@@ -282,7 +321,11 @@ def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     while following.node is not None and following.node.op_type == "Identity":
         following = following.node.reads[0]
     is_constant = following is body.inputs[1] or (following.array is not None and following.array.all())
-    if count is None or not is_constant:
+    if not is_constant:
+        return
+    if count is None:
+        if going is None or going.array is not None:
+            yield 1, constant(True) if going is None else going, "can never end: it has no trip count"
         return
     bad = count > constant(LARGEST_INT32, count.dtype)
     yield 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end:"
@@ -380,3 +423,5 @@ _GUARDS: dict[str, Find] = {
     "com.microsoft.RotaryEmbedding": _guard_below(1, _count_positions),
     "com.microsoft.WordConvEmbedding": _guard_below(0, lambda *x, **_: _size(x[3], 0)),
 }
+
+register_guard(guard_written)
