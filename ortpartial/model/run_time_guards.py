@@ -38,6 +38,7 @@ from ortpartial.graph import (
     topological,
 )
 
+from .auto_pad import has_lost_windows
 from .crash_guards import check_node, count_classes, find_source
 from .folding import evaluate
 from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
@@ -118,7 +119,7 @@ def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attribut
     Raises
     ------
     ModelError
-        The operator would crash or hang the process.
+        The operator would crash or hang the process, or runtimes compute it differently.
     """
     op_type, where = schema.name, f"A {schema.name}"
     if schema.domain:
@@ -127,6 +128,9 @@ def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attribut
     if op_type == "Einsum":
         check_equation(str(attributes.get("equation")), where)
     check_node(op_type, inputs, attributes, where)
+    if has_lost_windows(op_type, inputs, attributes):
+        raise ModelError(f"{where} has a window that begins behind its input, where ceil_mode rounds up, which some "
+                         f"runtimes leave out; set ceil_mode=0, and the pads that are meant.")
     return guard_inputs(op_type, inputs, attributes, where)
 
 
@@ -313,6 +317,12 @@ def _guard_frames(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         yield 1, op.Equal(_size(window, 0), 0), "has a window without elements"
 
 
+def _guard_spectrum(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
+    """onnxruntime 1.19.2 divides by the number of samples."""
+    if len(inputs) > 1 and (length := inputs[1]) is not None:
+        yield 1, length < constant(1, length.dtype), "has a dft_length that is not positive:"
+
+
 def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """A Loop whose condition never changes ends by its count alone, which may take years."""
     count, going = (*inputs, None, None)[:2]
@@ -404,6 +414,7 @@ def _is_whole(v: Value) -> bool:
 _GUARDS: dict[str, Find] = {
     "Bernoulli": _guard_probabilities,
     "Col2Im": _guard_columns,
+    "DFT": _guard_spectrum,
     "Div": _guard_division, "Mod": _guard_division,
     "Loop": _guard_count,
     "MaxUnpool": _guard_unpooled,
