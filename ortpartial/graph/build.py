@@ -12,7 +12,7 @@ from ortpartial.exceptions import GraphError
 
 from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
-from .refusals import REFUSING, describe_refusal
+from .refusals import GUARD, REFUSING, describe_refusal
 from .schemas import OPSET
 from .traits import RANDOM
 from .values import Node, Subgraph, Value, topological
@@ -134,6 +134,8 @@ class _Names:
 
     def fresh(self, hint: str, prefix: str) -> str:
         """An unused name: the hint itself, else `prefix_n`."""
+        while hint.startswith(GUARD) and hint in self.taken:
+            hint += " "  # The name of a guard is its error, which other guards may have as well.
         if hint and hint not in self.taken:
             self.taken.add(hint)
             return hint

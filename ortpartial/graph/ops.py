@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.annotations import Attributes, DTypeLike, Reduced
+from ortpartial.annotations import Attributes, DTypeLike, Inputs, Reduced
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import Arithmetic, complete_arithmetic
@@ -36,7 +36,7 @@ from .schemas import (
 from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes, name_size
 from .values import Node, Value
 
-__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "variable"]
+__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "variable"]
 
 #: Constants of more elements are data, never sizes or axes: shape inference does without them.
 SMALL = 1024
@@ -156,6 +156,24 @@ def _coerce_numbers(numbers: object, dtype: np.dtype | None, types: frozenset[st
     return constant(numbers if dtype is None else to_dtype(array, dtype, what, GraphError, counts=counts))
 
 
+#: From an operator, its inputs and its attributes to inputs that do not end the process.
+Guard = Callable[["defs.OpSchema | OpaqueSchema", Inputs, Attributes], Inputs]
+
+#: The guard of all that is written in the notation, which a room above registers.
+_GUARDS: list[Guard] = []
+
+
+def register_guard(guard: Guard) -> None:
+    """Let a function see each operator that is written before it is applied, refuse it, or replace its inputs.
+
+    Parameters
+    ----------
+    guard : callable
+        From a schema, inputs and attributes to inputs.
+    """
+    _GUARDS[:] = [guard]
+
+
 def make_node(
     schema: defs.OpSchema | OpaqueSchema,
     arguments: Sequence[object],
@@ -165,10 +183,12 @@ def make_node(
     fewest: int = 1,
     name: str = "",
     hints: Sequence[str] = (),
+    guard: Guard | None = None,
 ) -> Node:
     """One operator applied to values, its outputs typed by ONNX's own shape inference.
 
-    It has `n_outputs` outputs, all of its schema by default, or `fewest` where its inputs rule out the others.
+    It has `n_outputs` outputs, all of its schema by default, or `fewest` where its inputs rule out the others. `guard`
+    checks its inputs, and replaces them, before it is typed.
 
     Raises
     ------
@@ -186,7 +206,9 @@ def make_node(
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
         attributes, types = CONTROL[schema.name](where, inputs, attributes)
+        inputs = inputs if guard is None else tuple(guard(schema, inputs, attributes))
         return attach_outputs(Node(schema, inputs, attributes, name), types, hints)
+    inputs = inputs if guard is None else tuple(guard(schema, inputs, attributes))
     node = Node(schema, inputs, attributes, name)
     if node.is_opaque:
         return attach_outputs(node, infer_opaque(node), hints)
@@ -278,7 +300,7 @@ class Operator:
     def __call__(self, *arguments: object, n_outputs: int | None = None, **attributes: object) -> Value:
         # Typed for editors as the value that most operators return.
         schema = self.schema
-        node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+        node = make_node(schema, arguments, attributes, n_outputs=n_outputs, guard=_GUARDS[-1] if _GUARDS else None)
         outputs: Any = node.outputs
         if node.bodies:
             return outputs[0] if len(outputs) == 1 else outputs
