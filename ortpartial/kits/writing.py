@@ -14,6 +14,7 @@ from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
 from .manifest import Manifest, Tensor, read_manifest
+from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
@@ -142,7 +143,7 @@ def _describe(
 
 def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
     """The inference model, and where in its file the numbers of each weight begin."""
-    proto, state = session.inference_model(), session.state
+    proto, state = lower_opset(session.inference_model()), session.state
     if proto.ByteSize() > _LIMIT:
         raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
     data, offsets = proto.SerializeToString(), {}
