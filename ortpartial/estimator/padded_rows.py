@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
@@ -134,7 +135,7 @@ class PaddedBatches:
         self.lengths = _round_up([len(row) for row in self.rows], multiple_of)
         self.batch_size, self.multiple_of, self.shuffle = batch_size, multiple_of, shuffle
         self.ignore_index, self.pad_id = ignore_index, pad_id
-        self.seed = int(np.random.default_rng(random_state).integers(2**63))
+        self.seed = int(to_generator("random_state", random_state).integers(2**63))
         self.epoch = 0
 
     def __len__(self) -> int:

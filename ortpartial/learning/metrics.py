@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ortpartial.annotations import MetricLike
+from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from .aliases import suggest
@@ -390,9 +391,9 @@ def check_metrics(metrics: object) -> tuple[MetricLike, ...]:
     """
     if isinstance(metrics, (str, Metric)) or callable(metrics):
         metrics = (metrics,)
-    if not isinstance(metrics, Iterable):
+    if (checked := to_tuple(metrics)) is None:
         raise SettingError(f"metrics is {metrics!r}; a list of names and functions was expected, as ['accuracy'].")
-    checked, columns = tuple(metrics), set()
+    columns = set()
     for metric in map(resolve_metric, checked):
         if (metric.name, metric.rows) in columns:
             raise SettingError(f"metrics has {metric.name!r} twice; give one of them a name, as Metric(f, 'name').")

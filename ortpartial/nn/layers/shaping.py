@@ -9,13 +9,13 @@ from typing import Any
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Value, op
 
-from ..module import Module
+from .layer import Layer
 from .sizes import get_size
 
 __all__ = ["Flatten", "Identity", "Unflatten"]
 
 
-class Flatten(Module):
+class Flatten(Layer):
     """Some axes in one, by default all but that of the rows.
 
     Parameters
@@ -52,7 +52,7 @@ class Flatten(Module):
         return op.Reshape(x, op.Concat(op.Shape(x, end=start), [size], op.Shape(x, start=end + 1), axis=0))
 
 
-class Unflatten(Module):
+class Unflatten(Layer):
     """An axis in several.
 
     Parameters
@@ -91,7 +91,7 @@ class Unflatten(Module):
         return op.Reshape(x, sizes)
 
 
-class Identity(Module):
+class Identity(Layer):
     """Its input.
 
     Parameters
