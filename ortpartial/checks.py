@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral, Real
 from typing import TypeVar, cast
 
@@ -349,7 +349,7 @@ def check_names(name: str, value: object, error: type[Exception] = SettingError)
     """
     if isinstance(value, str):
         return (value,)
-    names = None if isinstance(value, (Mapping, bytes)) else to_tuple(value)
+    names = to_tuple(value)
     if names is None:
         raise error(f"{name} is a name or a list of names, not {value!r}.")
     if wrong := [n for n in names if not isinstance(n, str)]:

@@ -258,6 +258,6 @@ def _check(method: str, rank: int, alpha: float, dropout: float,
            random_state: int | np.random.Generator | None) -> tuple[Adapter, np.random.Generator]:
     """An adapter without targets yet, and the generator that draws its weights."""
     rank = check_whole("rank", rank, 1)
-    alpha, dropout = check_real("alpha", alpha, above=0), check_real("dropout", dropout, low=0, below=1)
+    alpha, dropout = check_real("alpha", alpha, above=0, high=1e30), check_real("dropout", dropout, low=0, below=1)
     generator = to_generator("random_state", random_state)
     return Adapter(method, rank, alpha, dropout, ()), generator

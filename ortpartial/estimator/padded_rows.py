@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.arguments import checked
 from ortpartial.checks import to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
 
 
+@checked
 def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, multiple_of: int = 8,
              ignore_index: int = -100, pad_id: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
@@ -126,6 +128,7 @@ class PaddedBatches:
     True
     """
 
+    @checked
     def __init__(self, rows: Sequence[Data], labels: Sequence[Data] | None = None, batch_size: int = 8, *,
                  multiple_of: int = 8, ignore_index: int = -100, pad_id: int = 0, shuffle: bool = True,
                  random_state: int | None = None):
@@ -178,7 +181,10 @@ def _check_rows(rows: Sequence[Data], labels: Sequence[Data] | None) -> tuple[li
 
 def _to_row(row: Data, what: str) -> np.ndarray:
     """One-dimensional whole numbers, at least one."""
-    array = np.asarray(row)
+    try:
+        array = np.asarray(row)
+    except ValueError:  # rows in rows, of several lengths
+        array = np.array(None)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         kind = f"of shape {array.shape} and dtype {array.dtype}"
         raise DataError(f"{what} is {kind}, where the ids of one token or more were expected, whole numbers.")

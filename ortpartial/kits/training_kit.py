@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto, load_model_from_string
 
 from ortpartial.annotations import Entries, State
+from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
@@ -81,6 +82,7 @@ class TrainingKit:
     ([[1.0]], 1)
     """
 
+    @checked
     def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -307,6 +309,7 @@ class TrainingKit:
                 f"steps taken>")
 
 
+@checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
             engine: str = "auto") -> np.ndarray:

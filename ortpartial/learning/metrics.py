@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from ortpartial.annotations import MetricLike
-from ortpartial.checks import to_tuple
+from ortpartial.checks import check_choice, to_tuple
 from ortpartial.exceptions import SettingError
 
 from .aliases import suggest
@@ -75,13 +75,12 @@ class Metric:
         if not callable(self.function):
             raise SettingError(f"Metric: function is {self.function!r}, a function of targets and predictions was "
                                f"expected.")
+        if not isinstance(self.name, str):
+            raise SettingError(f"Metric: name is a string, not {self.name!r}.")
         name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
         object.__setattr__(self, "name", name)
-        if self.of not in _KINDS:
-            raise SettingError(f"Metric {name!r}: of is {self.of!r}, one of {', '.join(map(repr, _KINDS))} was "
-                               f"expected.")
-        if self.rows not in ("validation", "training"):
-            raise SettingError(f"Metric {name!r}: rows is 'validation' or 'training', not {self.rows!r}.")
+        check_choice(f"Metric {name!r}: of", self.of, _KINDS)
+        check_choice(f"Metric {name!r}: rows", self.rows, ("validation", "training"))
         if self.larger_is_better is None:
             is_cost = any(word in name for word in ("loss", "error", "deviance"))
             object.__setattr__(self, "larger_is_better", not is_cost)

@@ -16,6 +16,7 @@ ORDER = (
     "annotations texts",
     "exceptions limits logs",
     "checks installation",
+    "arguments",
     "graph",
     "model",
     "autodiff",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ortpartial.checks import check_element_type, check_flag, check_real, check_whole
+from ortpartial.arguments import check_arguments
 
 from ..module import Module
 
@@ -14,9 +12,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Layer"]
-
-_CHECKS: Mapping[str, Callable[[str, object], object]] = {
-    "bool": check_flag, "int": check_whole, "float": check_real, "DTypeLike": check_element_type}
 
 
 class Layer(Module):
@@ -36,13 +31,5 @@ class Layer(Module):
 
     def __new__(cls, *args: object, **settings: object) -> Self:
         if (args or settings) and cls.__init__.__module__.startswith(f"{__package__}."):
-            signature = inspect.signature(cls.__init__)
-            try:
-                arguments = signature.bind_partial(None, *args, **settings).arguments
-            except TypeError:  # raised by the constructor
-                arguments = {}
-            for name, value in arguments.items():
-                kind, _, other = str(signature.parameters[name].annotation).partition(" | ")
-                if kind in _CHECKS and (not other or (other == "None" and value is not None)):
-                    _CHECKS[kind](f"{cls.__name__}: {name}", value)
+            check_arguments(cls.__init__, [None, *args], settings, f"{cls.__name__}: ")
         return super().__new__(cls)

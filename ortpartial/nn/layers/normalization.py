@@ -10,6 +10,7 @@ import numpy as np
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import broadcast_channels
+from ortpartial.checks import check_count
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, stop_gradient
 
@@ -310,7 +311,7 @@ class GroupNorm(Layer):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
                  bias: bool = True, dtype: DTypeLike = "float32"):
-        if num_channels % num_groups:
+        if num_channels % check_count("GroupNorm: num_groups", num_groups):
             raise SettingError(f"GroupNorm: num_channels is {num_channels}, which {num_groups} groups do not divide.")
         self.num_groups, self.num_channels, self.eps, self.dtype = num_groups, num_channels, eps, dtype
         self.weight = Parameter([num_channels], 1.0, dtype=dtype) if affine else None

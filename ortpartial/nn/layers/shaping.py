@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
-from ortpartial.exceptions import GraphError
+from ortpartial.checks import is_whole, to_tuple
+from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
 from .layer import Layer
@@ -75,7 +76,10 @@ class Unflatten(Layer):
     """
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]):
-        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+        sizes = to_tuple(unflattened_size)
+        if sizes is None or not all(map(is_whole, sizes)):
+            raise SettingError(f"Unflatten: unflattened_size is a list of whole numbers, not {unflattened_size!r}.")
+        self.dim, self.unflattened_size = dim, cast("tuple[int, ...]", sizes)
 
     def forward(self, x: Value) -> Value:
         n, total = get_size(x, self.dim), prod(self.unflattened_size)
