@@ -190,7 +190,7 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
         device: DeviceName = "cpu",
         engine: str = "auto",
         warm_start: bool = False,
-        validation_every: float = 0.1,
+        validation_every: float = 1,
         callbacks: Sequence[CallbackLike] = (),
         metrics: Sequence[MetricLike] = (),
         distributed: bool | DataParallel = False,

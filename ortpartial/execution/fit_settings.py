@@ -36,7 +36,7 @@ class FitSettings:
     warm_start : bool
         Whether a fit goes on from the weights of the one before it.
     validation_every : float
-        A share of `max_iter`, or a number of epochs from one validation to the next.
+        The number of epochs from one validation to the next, or, less than 1, that number as a share of `max_iter`.
     callbacks : tuple
         Functions of the owner of the loop, and objects with hooks.
     metrics : tuple of str, callable or Metric
@@ -62,7 +62,7 @@ class FitSettings:
     init: str = "model"
     random_state: int | np.random.Generator | None = None
     warm_start: bool = False
-    validation_every: float = 0.1
+    validation_every: float = 1
     callbacks: tuple[CallbackLike, ...] = ()
     metrics: tuple[MetricLike, ...] = ()
     timeout: float | None = None

@@ -31,7 +31,7 @@ from .losses import Loss
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter, find_holder
-from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .summary import Summary, summarize
@@ -569,7 +569,7 @@ class Module(Part):
         verbose : int
             1 for a progress bar, 2 for a line an epoch.
         validation_every : float
-            A number of epochs from one validation to the next, or a share of them.
+            The number of epochs from one validation to the next, or, less than 1, that number as a share of `epochs`.
         timeout : float, optional
             Seconds after which the training ends with an error; what was trained until then is kept.
         resume : path, optional
@@ -603,6 +603,7 @@ class Module(Part):
             validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:
             self.train()
+        self.trainer.door.is_row_wise = not has_own_step(self)
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,

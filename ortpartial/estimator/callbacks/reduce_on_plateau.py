@@ -26,13 +26,13 @@ class ReduceOnPlateau(EpochCallback):
     factor : float
         By which the step size is multiplied, more than 0 and less than 1.
     patience : int
-        Number of values in a row without an improvement that change nothing.
+        Number of epochs without an improvement that change nothing.
     threshold : float
         By how much a value has to be better than the best one.
     threshold_mode : str
         ``"rel"``, of the best value, or ``"abs"``.
     cooldown : int
-        Number of values after a reduction that do not count.
+        Number of epochs after a reduction that do not count.
     min_rate : float
         The last step size.
     epsilon : float
@@ -115,11 +115,12 @@ class ReduceOnPlateau(EpochCallback):
         now, value = run.values, self._read_monitored(run, record)
         if value is None:
             return
+        passed = self._count_epochs(run, record)
         if now["best"] is None or self._is_better(value, now["best"], run):
-            now.update(best=value, idle=-1)
-        now["idle"] += 1
+            now.update(best=value, idle=-passed)
+        now["idle"] += passed
         if now["waiting"]:
-            now.update(idle=0, waiting=now["waiting"] - 1)
+            now.update(idle=0, waiting=max(now["waiting"] - passed, 0))
         if now["idle"] > self.patience:
             now.update(idle=0, waiting=self.cooldown)
             self._reduce(run, record["epoch"])
