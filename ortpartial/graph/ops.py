@@ -65,7 +65,20 @@ def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | No
     """
     if isinstance(shape, (str, int)):
         raise GraphError(f"variable: the shape of {name!r} is {shape!r}; a sequence was expected, such as [{shape!r}].")
-    return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
+    element_type = _find_element_type(dtype)
+    try:
+        tensor_type = helper.make_tensor_type_proto(element_type, shape)
+    except (TypeError, ValueError):
+        raise GraphError(f"variable: the shape of {name!r} is {shape!r}; expected sizes, names or None.") from None
+    return Value(tensor_type, hint=name)
+
+
+def _find_element_type(dtype: DTypeLike) -> int:
+    """The number of an element type of ONNX."""
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise GraphError(f"dtype is {dtype!r}; an element type of ONNX was expected, such as 'float32'.") from None
 
 
 def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Value:
@@ -94,15 +107,21 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
     >>> constant([1, 2])
     <Value constant int64[2]>
     """
-    if dtype is None and not isinstance(array, np.ndarray):
-        array = np.asarray(array)
-        if array.dtype == np.float64 or array.size == 0:
+    if dtype is not None:
+        _find_element_type(dtype)
+    if not isinstance(array, np.ndarray):
+        try:
+            array = np.asarray(array)
+        except ValueError:
+            what = f"The constant {hint}".rstrip()
+            raise GraphError(f"{what} has rows of several lengths, or holds itself.") from None
+        if dtype is None and (array.dtype == np.float64 or array.size == 0):
             array = array.astype(np.float32 if array.size else np.int64)
-        elif array.dtype == object and isinstance(array.flat[0], int):
+        elif dtype is None and array.dtype == object and isinstance(array.flat[0], int):
             dtype = np.int64  # which does not hold it
     if dtype is not None:
         array = to_dtype(array, dtype, f"The constant {hint}".rstrip(), GraphError)
-    tensor_type = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    tensor_type = helper.make_tensor_type_proto(_find_element_type(array.dtype), array.shape)
     return Value(tensor_type, array=array, hint=hint)
 
 

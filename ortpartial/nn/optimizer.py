@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -121,7 +121,7 @@ class Optimizer(NamedSettings):
     """
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
