@@ -7,9 +7,10 @@ and what is long is cut in the middle; ``error.args[0]`` is the whole.
 from .texts import shorten
 
 __all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
-           "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
-           "ModelError", "ModelWarning", "NoGradientError", "NotComputedError", "OrtPartialError", "ProcessError",
-           "RewriteError", "RuntimeMissingError", "SettingError", "UnknownOperatorError", "UntranslatableError"]
+           "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "FileMissingError",
+           "GraphError", "ModelError", "ModelWarning", "NoGradientError", "NotComputedError", "OrtPartialError",
+           "ProcessError", "RewriteError", "RuntimeMissingError", "SettingError", "UnknownOperatorError",
+           "UntranslatableError"]
 
 
 class OrtPartialError(Exception):
@@ -140,6 +141,19 @@ class CheckpointError(OrtPartialError, ValueError):
     Traceback (most recent call last):
         ...
     ortpartial.exceptions.CheckpointError: 'state.safetensors' is no safetensors file, or a damaged one.
+    """
+
+
+class FileMissingError(OrtPartialError, FileNotFoundError):
+    """A file or a folder that is to be read is not there; the message says which one was expected.
+
+    Examples
+    --------
+    >>> from ortpartial import TrainingKit
+    >>> TrainingKit("nowhere")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.FileMissingError: There is no file 'nowhere/kit.json'; give the folder that export_step ...
     """
 
 

@@ -132,8 +132,10 @@ def grad(
     <Value Mul float32[N]>
     >>> model = build([x], {"x_grad": dx})
     """
-    outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
-    values: list[Any] = [*outputs, *wrt]
+    outputs = list(outputs) if isinstance(outputs, Iterable) and not isinstance(outputs, Value) else [outputs]
+    if isinstance(wrt, Value):
+        raise GraphError(f"grad takes a list of values to differentiate by; write grad(y, [x]) for x, {wrt!r}.")
+    values: list[Any] = [*outputs, *(wrt if isinstance(wrt, Iterable) else [wrt])]
     if wrong := [v for v in values if not isinstance(v, Value)]:
         raise GraphError(f"grad differentiates values by values, not {wrong[0]!r}; load(model).values has those of a "
                          f"model by name.")

@@ -69,6 +69,10 @@ def build(
     """
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
+    for kind, named in (("input", named_in), ("output", named_out)):
+        if wrong := [n for n, v in named.items() if not isinstance(v, Value)]:
+            raise GraphError(f"build: the {kind} {wrong[0]!r} is {named[wrong[0]]!r}, where a value was expected, as "
+                             f"variable, constant and op return them.")
     cut = {v: n for n, v in named_in.items()}
     named_out = dict(zip(named_out, drop_straight_through(list(named_out.values()), cut), strict=True))
     # What was written first comes first, so that a gradient is no longer kept once its weight has been updated.
@@ -89,9 +93,12 @@ def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[s
     """Values by name: the keys of a dict, else the hints, else `prefix_i`."""
     if isinstance(values, Mapping):
         return dict(values)
+    if isinstance(values, Value) or not isinstance(values, Iterable):
+        raise GraphError(f"build takes a list of {prefix}s, or a dict of them by name, not {values!r}; write "
+                         f"[value] for one.")
     named: dict[str, Value] = {}
     for i, v in enumerate(values):
-        key = v.hint or f"{prefix}_{i}"
+        key = getattr(v, "hint", "") or f"{prefix}_{i}"
         if key in named:
             raise GraphError(f"Two {prefix}s are called {key!r}; give them names by a dict.")
         named[key] = v

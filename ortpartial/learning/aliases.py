@@ -12,7 +12,7 @@ from ortpartial.annotations import Formula
 
 from .former_names import advise
 
-__all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
+__all__ = ["CHOICES", "NamedSettings", "answer_keywords", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
 Method = TypeVar("Method", bound=Formula)
@@ -69,10 +69,13 @@ CHOICES: dict[str, dict[str, str]] = {
 
 #: The names of settings in other libraries, with those that they may have here: the first that a class has is meant.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
+    **dict.fromkeys(("lr", "rate", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
     **dict.fromkeys(("optimizer", "optim", "solver", "momentum", "eta0", "schedule", "scheduler", "lrscheduler"),
                     ("schedule", "learning_rate")),
-    **dict.fromkeys(("epochs", "nepochs", "niter", "numepochs", "numtrainepochs", "maxepochs"), ("max_iter",)),
+    **dict.fromkeys(("epochs", "nepochs", "niter", "numepochs", "numtrainepochs", "maxepochs", "maxiter"),
+                    ("max_iter", "epochs")),
+    **dict.fromkeys(("validationdata", "evaldata", "validationsplit", "validationfraction", "valdata", "evalset",
+                     "xvalid"), ("X_val", "validation_fraction")),
     **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss",)),
     **dict.fromkeys(("weights", "params", "parameters", "trainable"), ("weights_to_train",)),
     **dict.fromkeys(("penalty", "alpha", "l1", "l2", "regularization"), ("l1", "l1_weight", "learning_penalty")),
@@ -207,6 +210,50 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
                     f"its arguments are {', '.join(names[1:])}.")
                 raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
             return method(self, *args, **keywords)
+
+        return cast(Method, checked)
+
+    return decorate
+
+
+def answer_keywords(**advice: str) -> Callable[[Method], Method]:
+    """Decorate a function or a method, so that a keyword that it does not take is answered with the one that is meant.
+
+    Parameters
+    ----------
+    **advice : str
+        By a keyword of another library, in lower case and without signs, what to write, where that is no keyword here.
+
+    Returns
+    -------
+    callable
+        The decorator.
+
+    Examples
+    --------
+    >>> @answer_keywords(lr="give set_optimizer('adam') the step size")
+    ... def fit(X, *, epochs=10):
+    ...     pass
+    >>> fit([], max_iter=3)
+    Traceback (most recent call last):
+        ...
+    TypeError: fit takes no 'max_iter'; did you mean 'epochs'?
+    """
+    def decorate(method: Method) -> Method:
+        parameters = inspect.signature(method).parameters
+        names = [n for n in parameters if n != "self"]
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+        @functools.wraps(method)
+        def checked(*args: object, **keywords: object) -> Any:
+            for n in keywords:
+                if (hint := advice.get(normalize(n))) is not None:
+                    raise TypeError(f"{method.__name__} takes no {n!r}; {hint}.")
+                if n not in names and not takes_all:
+                    meant = suggest(n, names, list_aliases(names))
+                    hint = f"did you mean {meant}?" if meant else f"its arguments are {', '.join(names)}."
+                    raise TypeError(f"{method.__name__} takes no {n!r}; {hint}")
+            return method(*args, **keywords)
 
         return cast(Method, checked)
 

@@ -18,7 +18,7 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
-from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
+from ortpartial.learning import Meter, Piece, answer_keywords, check_metrics, resolve_metric
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
+
+
+#: How the step size of a module is written.
+_STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(LearningRateAdam(0.01))"
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
@@ -332,6 +336,7 @@ class Module(Part):
 
     # -- compilation
 
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE)
     def set_optimizer(self, rate: Any, **settings: Any) -> Self:
         """Set the optimizer of `train_one_batch` and `fit`.
 
@@ -352,6 +357,10 @@ class Module(Part):
             self._program.forget_steps()
         return self
 
+    @answer_keywords(optimizer="call set_optimizer('adam') before", lr=_STEP_SIZE, learningrate=_STEP_SIZE,
+                     loss="whole numbers as targets have the softmax cross entropy and others the square loss, and a "
+                          "train_one_batch of your own takes any nn.Loss",
+                     metrics="give them to fit or evaluate, as in fit(X, y, metrics=['accuracy'])")
     def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
                 targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
                 engine: str = "auto", checkpointing: bool | str | None = None,
@@ -537,6 +546,9 @@ class Module(Part):
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, optimizer="call set_optimizer('adam') before",
+                     validationdata="write X_val=... and y_val=...",
+                     validationsplit="write X_val=0.1 for a tenth of the rows")
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
             shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
             metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
@@ -612,6 +624,7 @@ class Module(Part):
                 self.eval()
         return self
 
+    @answer_keywords()
     def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *, batch_size: int = 32,
                  metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
         """Compute losses and metrics in evaluation mode.
@@ -926,5 +939,10 @@ def register_reader(kind: _Kind) -> _Kind:
 
 
 def _to_list(inputs: Data) -> list[Data]:
-    """One input or several."""
-    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    """One input or several; a shape, a text, a dict, a class and what knows no rows are taken for mistakes."""
+    several = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    if any(x is None or isinstance(x, (str, bytes, Mapping, type)) for x in several) or (
+            several and all(isinstance(x, int) for x in several)):
+        raise DataError(f"compile takes placeholders or arrays in the order of forward, as in "
+                        f"compile(nn.placeholder(['N', 4])), not {inputs!r}.")
+    return several

@@ -116,7 +116,8 @@ class Optimizer(NamedSettings):
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
-            raise TypeError(f"{e} What belongs to the algorithm, such as its step size, is given to it, as in "
+            text = str(e).partition("; its settings are")[0].rstrip(".")
+            raise TypeError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.exceptions import RuntimeMissingError, SettingError
 from ortpartial.installation import install_command
 from ortpartial.model import replace_file
 
@@ -55,9 +55,16 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
     Yields
     ------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    SettingError
+        `ax` is something else.
     """
     pyplot = import_pyplot()
     if ax is not None:
+        if not hasattr(ax, "get_figure") or not hasattr(ax, "plot"):
+            raise SettingError(f"ax is axes of matplotlib, as plt.subplots() returns, not {ax!r}.")
         yield ax
         return
     if not pyplot.get_fignums():

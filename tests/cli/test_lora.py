@@ -138,7 +138,7 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("base/model.onnx ids.jsonl --rank 0 -o my.safetensors", "rank is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --epochs 0 -o my.safetensors", "--epochs is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --target q_prj -o my.safetensors", "The target 'q_prj' matches nothing; did you mean"),
-    ("base/model.onnx none.jsonl -o my.safetensors", "No such file or directory: 'none.jsonl'"),
+    ("base/model.onnx none.jsonl -o my.safetensors", "There is no file 'none.jsonl'."),
     ("base/model.onnx data.csv -o my.safetensors", "'data.csv' is to end in .jsonl, .txt or .npy, for texts or token"),
     ("base/model.onnx big.jsonl -o my.safetensors", "24"),
     ("base/model.onnx refused.jsonl -o my.safetensors", "line 1 of refused.jsonl has messages that the template refu"),

@@ -349,7 +349,7 @@ def test_misuse():
         model(nn.placeholder(["N", 3]))
     with pytest.raises(ModelError, match="has no optimizer; call set_optimizer"):
         model.compile(X).train_one_batch(X, Y)
-    with pytest.raises(TypeError, match=r"has no setting 'lr'; .* is given to it, as in rate=LearningRateAdam\(0.01\)"):
+    with pytest.raises(TypeError, match=r"takes no 'lr'; .*, as in set_optimizer\(LearningRateAdam\(0.01\)\)"):
         model.set_optimizer("adam", lr=0.1)
     with pytest.raises(ModelError, match="An optimizer is called with a loss in train_one_batch"):
         nn.Optimizer(0.1)(nn.placeholder([]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator
+from ortpartial.checks import check_count, check_flag, to_number
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
@@ -146,11 +147,9 @@ def find_learning_rate(
 def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
-    if not 0 < min_rate < max_rate < np.inf:
-        raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
-                           f"{max_rate!r}.")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 10:
-        raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
+    if isinstance(optimizer, type) or not hasattr(optimizer, "scale_learning_rate"):
+        raise SettingError(f"find_learning_rate takes an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
+    _check_sweep(min_rate, max_rate, steps)
     if not 0 <= smoothing < 1:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
     trial: Estimator = copy.copy(optimizer)
@@ -168,6 +167,18 @@ def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_ra
         if smoothed[-1] > divergence * min(smoothed) > 0:
             break
     return LearningRateSweep(rates[: len(losses)], np.array(smoothed), np.array(losses))
+
+
+def _check_sweep(min_rate: float, max_rate: float, steps: int) -> None:
+    """Refuse step sizes and a number of steps that make no sweep; a whole number was meant as that of the steps."""
+    if isinstance(min_rate, int) and min_rate >= 1:
+        raise SettingError(f"min_rate is the first step size, such as 1e-7, not {min_rate!r}; the number of steps is "
+                           f"named, as in steps={max(min_rate, 10)}.")
+    low, high = to_number(min_rate, above=0), to_number(max_rate, above=0)
+    if low is None or high is None or low >= high:
+        raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
+                           f"{max_rate!r}.")
+    check_count("steps", steps, 10)
 
 
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data, sample_weight: Data
@@ -227,7 +238,9 @@ class LearningRateFinder(EpochCallback):
     """
 
     def __init__(self, min_rate: float = 1e-7, max_rate: float = 10.0, steps: int = 100, *, update: bool = True):
-        self.min_rate, self.max_rate, self.steps, self.update = min_rate, max_rate, steps, update
+        _check_sweep(min_rate, max_rate, steps)
+        self.min_rate, self.max_rate, self.steps = min_rate, max_rate, steps
+        self.update = check_flag("update", update)
         self.result_: LearningRateSweep | None = None
 
     def _begin_fit(self, run: FitRun) -> None:
