@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ortpartial.annotations import Formula
+from ortpartial.exceptions import ArgumentError
 
 from .former_names import advise
 
@@ -162,11 +163,11 @@ class NamedSettings:
         names = [p.name for p in parameters]
         unknown = [n for n in settings if n not in names and n not in getattr(cls.__init__, "former", ())]
         if unknown and all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            raise TypeError(describe_unknown(unknown[0], cls.__name__, names))
+            raise ArgumentError(describe_unknown(unknown[0], cls.__name__, names))
         first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if len(args) > len(first) and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
             example = f", as in {names[len(first)]}=..." if len(names) > len(first) else ""
-            raise TypeError(f"{cls.__name__} takes {' and '.join(first) or 'nothing'} without a name, and "
+            raise ArgumentError(f"{cls.__name__} takes {' and '.join(first) or 'nothing'} without a name, and "
                             f"{args[len(first)]!r} is one more; name its setting{example}.")
 
 
@@ -194,7 +195,7 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
     >>> Estimator().fit([], epochs=3)
     Traceback (most recent call last):
         ...
-    TypeError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in set_params(max_iter=...)?
+    ortpartial.exceptions.ArgumentError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in ...
     """
     def decorate(method: Method) -> Method:
         names = list(inspect.signature(method).parameters)
@@ -203,12 +204,12 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
         def checked(self: Any, *args: object, **keywords: object) -> Any:
             if unknown := [n for n in keywords if n not in names]:
                 if advice := advise(method.__name__, unknown[0], names):
-                    raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")
+                    raise ArgumentError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")
                 settings = [n for n in self.get_params() if n not in unread]
                 meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
                 hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
                     f"its arguments are {', '.join(names[1:])}.")
-                raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
+                raise ArgumentError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
             return method(self, *args, **keywords)
 
         return cast(Method, checked)
@@ -237,7 +238,7 @@ def answer_keywords(**advice: str) -> Callable[[Method], Method]:
     >>> fit([], max_iter=3)
     Traceback (most recent call last):
         ...
-    TypeError: fit takes no 'max_iter'; did you mean 'epochs'?
+    ortpartial.exceptions.ArgumentError: fit takes no 'max_iter'; did you mean 'epochs'?
     """
     def decorate(method: Method) -> Method:
         parameters = inspect.signature(method).parameters
@@ -248,11 +249,11 @@ def answer_keywords(**advice: str) -> Callable[[Method], Method]:
         def checked(*args: object, **keywords: object) -> Any:
             for n in keywords:
                 if (hint := advice.get(normalize(n))) is not None:
-                    raise TypeError(f"{method.__name__} takes no {n!r}; {hint}.")
+                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}.")
                 if n not in names and not takes_all:
                     meant = suggest(n, names, list_aliases(names))
                     hint = f"did you mean {meant}?" if meant else f"its arguments are {', '.join(names)}."
-                    raise TypeError(f"{method.__name__} takes no {n!r}; {hint}")
+                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}")
             return method(*args, **keywords)
 
         return cast(Method, checked)

@@ -19,6 +19,8 @@ from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
 from ortpartial.learning import Meter, Piece, answer_keywords, check_metrics, resolve_metric
+from ortpartial.model import draw_card
+from ortpartial.plots import draw_curve
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -907,6 +909,17 @@ class Module(Part):
             return f"<{type(self).__name__}>"
         size = sum(p.size for p in self.parameters())
         return f"<{type(self).__name__}, {size:,} parameters>"
+
+    def _repr_html_(self) -> str:
+        if self._program is None:
+            return draw_card(type(self).__name__, {"compiled": "no; call compile with a placeholder for each input"})
+        losses, validation = ([r[n] for r in self.history_ if n in r] for n in ("loss", "validation_loss"))
+        rows = {"parameters": f"{sum(p.size for p in self.parameters()):,}",
+                "inputs": ", ".join(f"{n} {v.type_name}" for n, v in self._program.inputs.items()),
+                "optimizer": repr(self.optimizer), "engine_": f"{self.engine_}: {self.engine_reason_}",
+                "epochs": str(len(self.history_)), **({"loss": f"{losses[-1]:.4g}"} if losses else {})}
+        return draw_card(type(self).__name__, rows, draw_curve(losses, validation),
+                         {"layers": str(self.summary()).splitlines()})
 
 
 Module.train_one_batch = _run_compiled(Module.train_one_batch)  # type: ignore[method-assign]

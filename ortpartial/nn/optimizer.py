@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.exceptions import ArgumentError, GraphError, ModelError, SettingError
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
@@ -117,7 +117,7 @@ class Optimizer(NamedSettings):
             super()._check_arguments(args, settings)
         except TypeError as e:
             text = str(e).partition("; its settings are")[0].rstrip(".")
-            raise TypeError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
+            raise ArgumentError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(

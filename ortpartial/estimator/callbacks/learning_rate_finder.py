@@ -17,6 +17,8 @@ from ortpartial.checks import check_count, check_flag, to_number
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
+from ortpartial.model import draw_card
+from ortpartial.plots import draw_curve
 
 from .base import EpochCallback, FitRun
 
@@ -29,7 +31,7 @@ __all__ = ["LearningRateFinder", "LearningRateSweep", "find_learning_rate"]
 _WARM_UP, _END = 0.1, 5
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LearningRateSweep:
     """The losses of steps whose step size grows.
 
@@ -56,6 +58,20 @@ class LearningRateSweep:
     rates: np.ndarray
     losses: np.ndarray
     raw_losses: np.ndarray
+
+    def __repr__(self) -> str:
+        ends = f" from {self.rates[0]:.2g} to {self.rates[-1]:.2g}" if len(self.rates) else ""
+        found = "none" if self.suggestion is None else f"{self.suggestion:.3g}"
+        return f"<LearningRateSweep of {len(self.rates)} steps{ends}, suggestion: {found}>"
+
+    def _repr_html_(self) -> str:
+        found = "none" if self.suggestion is None else f"{self.suggestion:.3g}"
+        rows = {"steps": str(len(self.rates)), "suggestion": found}
+        if len(self.rates):
+            rows["rates"] = f"{self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+        # Losses that diverge would flatten all the others.
+        shown = np.minimum(self.losses, 2 * self.losses[0]) if len(self.losses) else self.losses
+        return draw_card("LearningRateSweep", rows, draw_curve(list(shown)))
 
     @property
     def suggestion(self) -> float | None:
@@ -242,6 +258,11 @@ class LearningRateFinder(EpochCallback):
         self.min_rate, self.max_rate, self.steps = min_rate, max_rate, steps
         self.update = check_flag("update", update)
         self.result_: LearningRateSweep | None = None
+
+    def _repr_html_(self) -> str:
+        settings = {n: repr(getattr(self, n)) for n in ("min_rate", "max_rate", "steps", "update")}
+        sweep = "" if self.result_ is None else self.result_._repr_html_()
+        return draw_card("LearningRateFinder", settings) + sweep
 
     def _begin_fit(self, run: FitRun) -> None:
         if (view := run.view) is None or not view.trainer.can_sweep:
