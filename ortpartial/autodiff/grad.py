@@ -136,12 +136,6 @@ def grad(
     <Value Mul float32[N]>
     >>> model = build([x], {"x_grad": dx})
     """
-    if isinstance(wrt, Value):
-        raise GraphError(f"grad takes a list of values to differentiate by; write grad(y, [x]) for x, {wrt!r}.")
-    if not isinstance(outputs, Value | Iterable) or not isinstance(wrt, Iterable):
-        wrong = [v for v in (outputs, wrt) if not isinstance(v, Value | Iterable)]
-        raise GraphError(f"grad differentiates values by values, not {wrong[0]!r}; load(model).values has those of a "
-                         f"model by name.")
     outputs, wrt = (outputs,) if isinstance(outputs, Value) else _list("outputs", outputs), _list("wrt", wrt)
     dys = (None,) * len(outputs) if cotangents is None else _list("cotangents", cotangents)
     if wrong := [v for v in (*outputs, *wrt) if not isinstance(v, Value)]:
@@ -157,8 +151,8 @@ def grad(
 
 def _list(name: str, values: Any) -> tuple[Any, ...]:
     """The values of an argument of `grad`."""
-    if (listed := to_tuple(values)) is None:
-        raise GraphError(f"grad: {name} is a list of values, not {values!r}.")
+    if isinstance(values, Value) or (listed := to_tuple(values)) is None:
+        raise GraphError(f"grad: {name} is a list of values, not {values!r}; write grad(y, [x]).")
     return listed
 
 

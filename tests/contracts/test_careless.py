@@ -163,7 +163,7 @@ ROWS = [
     (lambda: build({"x": 1}, {"y": x}), GraphError, r"the input 'x' is 1, where a value was expected"),
     (lambda: build([x], [3]), GraphError, r"the output 'output_0' is 3, where a value was expected"),
     (lambda: build(x, x + 1), GraphError, r"a list of inputs, or a dict of them by name, .*; write \[value\]"),
-    (lambda: grad(3, [1]), GraphError, r"grad differentiates values by values, not 3"),
+    (lambda: grad(3, [1]), GraphError, r"outputs is a list of values, not 3; write grad\(y, \[x\]\)"),
     (lambda: grad(x, x), GraphError, r"write grad\(y, \[x\]\)"),
     (lambda: constant("a"), GraphError, r"numbers of one shape, and 'a' is none; an input is variable\(name, dtype"),
     (lambda: constant(None), GraphError, r"numbers of one shape, and None is none"),
