@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ortpartial.checks import check_names
 from ortpartial.exceptions import SettingError
 
 __all__ = ["TARGETS", "read_runners"]
@@ -45,9 +46,7 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     SettingError
         A target is not known.
     """
-    if not isinstance(targets, Iterable):
-        raise SettingError(f"targets is {targets!r}; expected some of {', '.join(map(repr, TARGETS))}.")
-    names = [targets] if isinstance(targets, str) else list(targets)
+    names = check_names("targets", targets)
     for name in names:
         if name not in TARGETS:
             raise SettingError(f"targets has {name!r}; expected some of {', '.join(map(repr, TARGETS))}.")

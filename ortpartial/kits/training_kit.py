@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Entries, State
+from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
@@ -83,6 +84,7 @@ class TrainingKit:
     [[3.0]]
     """
 
+    @checked
     def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -327,6 +329,7 @@ def _read(data: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, o
     return read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data
 
 
+@checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
             engine: str = "auto", predictions: str | os.PathLike[str] | None = None,
