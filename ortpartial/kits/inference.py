@@ -93,7 +93,8 @@ def fill_model(folder: Path, manifest: Manifest, state: Arrays) -> ModelProto:
     return model
 
 
-def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], device: Device) -> Arrays:
+def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], device: Device
+            ) -> dict[str, np.ndarray]:
     """Run the model of a kit.
 
     Parameters

@@ -207,8 +207,8 @@ class CFile:
         names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
         return _HEADER.substitute(
             names, NAME=self.name.upper(), functions=_TRAINING.substitute(names) if self.is_training else "",
-            given="".join(given), codes=len(self.refusals), refused=" After a refusal, refused is the number that it is about." * bool(
-                self.refusals),
+            given="".join(given), codes=len(self.refusals),
+            refused=" After a refusal, refused is the number that it is about." * bool(self.refusals),
             state=_declare(f.declare() for f in self.state), memory=_declare(f.declare() for f in self.memory),
             rows=_declare(rows))
 
