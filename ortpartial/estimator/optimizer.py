@@ -902,7 +902,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
         >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.5)
         >>> sorted(optimizer.export_step("exported_kit", targets=()))
-        ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
+        ['README.md', 'kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
         """
         self.training.follow_pieces()
         if self.use_average:
