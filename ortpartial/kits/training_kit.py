@@ -15,6 +15,7 @@ from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
+from ortpartial.learning import accept_words
 from ortpartial.model import match_names, read_regular, read_tensors, replace_file
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
@@ -174,6 +175,7 @@ class TrainingKit:
             raise DataError("The batch has no rows.")
         return self._step(arrays, self.manifest.find_step(rows))
 
+    @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
               on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
@@ -307,6 +309,7 @@ class TrainingKit:
                 f"steps taken>")
 
 
+@accept_words(random_state="seed")
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
             engine: str = "auto") -> np.ndarray:

@@ -8,7 +8,7 @@ from .base import *
 from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
 from .fingerprint import fingerprint, list_attributes, list_held
-from .former_names import FormerAttributes, accept_former_names, refuse_former_names
+from .former_names import FormerAttributes, accept_former_names, accept_words, refuse_former_names
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .last_activation import find_last_activation, is_normalization
@@ -26,8 +26,8 @@ from .update import apply_step, count_from, decay, drop_flushes, share_flushes
 from .validation import check_integer
 
 __all__ = ["FormerAttributes", "FunctionLearningLoss", "GradientClipping", "LayerwiseDecay", "Meter", "Metric",
-           "NamedSettings", "Prediction", "RowCosts", "accept_former_names", "answer_keywords", "apply_step",
-           "check_integer", "check_keywords", "check_metrics", "count_from", "decay", "describe_unknown",
+           "NamedSettings", "Prediction", "RowCosts", "accept_former_names", "accept_words", "answer_keywords",
+           "apply_step", "check_integer", "check_keywords", "check_metrics", "count_from", "decay", "describe_unknown",
            "draw_weights", "drop_flushes", "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss",
            "is_normalization", "list_attributes", "list_held", "refuse_former_names", "resolve_clipping",
            "resolve_metric", "share_flushes", "suggest"]

@@ -14,6 +14,7 @@ from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
+from ortpartial.learning import accept_words
 from ortpartial.model import (
     Model,
     Range,
@@ -214,6 +215,7 @@ class TrainingSession:
         """
         return cls(model, **settings)
 
+    @accept_words(random_state="seed")
     def initialize(self, seed: int | None = None) -> None:
         """Reset the state to the stored initializers, then run the initializations.
 
