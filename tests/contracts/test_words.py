@@ -32,7 +32,8 @@ EXCEPTIONS = {
     ("run_kit", "seed"), ("TrainingSession.initialize", "seed"), ("Module.from_onnx", "trainable"),
     ("OnnxModule", "trainable"),
     ("find_learning_rate", "optimizer"),  # an object that trains
-    ("OrtGradientForwardBackwardOptimizer.set_params", "params"), ("Manifest", "weights"), ("Optimizer.reduce", "weights"),
+    ("OrtGradientForwardBackwardOptimizer.set_params", "params"), ("Manifest", "weights"),
+    ("Optimizer.reduce", "weights"),
 }
 
 

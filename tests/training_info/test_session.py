@@ -394,7 +394,7 @@ def test_careless_mistakes():
     with pytest.raises(DataError, match="The input 'x' has 6 rows and 'y_target' has 5; give as many of both"):
         session.step({"x": x, "y_target": y[:5]})
     assert session.step({"x": x, "y_target": y})["loss"] > 0
-    with pytest.raises(SettingError, match="seed is None or a whole number of at least 0, not 'a'"):
+    with pytest.raises(SettingError, match="seed is None, a seed from 0 on or a Generator, not 'a'"):
         session.initialize("a")
     with pytest.raises(SettingError, match="training is an optimizer or a TrainingSpec, not a ModelProto"):
         to_training_info(linear())

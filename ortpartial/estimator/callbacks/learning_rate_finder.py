@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator
-from ortpartial.checks import check_count, check_flag, to_number
+from ortpartial.checks import check_count, check_flag, check_real, to_number
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
@@ -166,8 +166,10 @@ def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_ra
     if isinstance(optimizer, type) or not hasattr(optimizer, "scale_learning_rate"):
         raise SettingError(f"find_learning_rate takes an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
     _check_sweep(min_rate, max_rate, steps)
-    if not 0 <= smoothing < 1:
+    if to_number(smoothing, low=0, below=1) is None:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
+    if not isinstance(divergence, float) or divergence != np.inf:
+        check_real("divergence", divergence, above=0)
     trial: Estimator = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
@@ -194,7 +196,7 @@ def _check_sweep(min_rate: float, max_rate: float, steps: int) -> None:
     if low is None or high is None or low >= high:
         raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
                            f"{max_rate!r}.")
-    check_count("steps", steps, 10)
+    check_count("steps", steps, 10, 10**6)
 
 
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data, sample_weight: Data
