@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.arguments import checked
-from ortpartial.checks import to_generator
+from ortpartial.checks import check_flag, to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
@@ -140,7 +140,7 @@ class PaddedBatches:
         self.lengths = _round_up([len(row) for row in self.rows], multiple_of)
         self.batch_size, self.multiple_of, self.shuffle = batch_size, multiple_of, shuffle
         self.ignore_index, self.pad_id = ignore_index, pad_id
-        self.with_mask = with_mask
+        self.with_mask = check_flag("with_mask", with_mask)
         self.seed = int(to_generator("random_state", random_state).integers(2**63))
         self.epoch = 0
 

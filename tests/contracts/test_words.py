@@ -109,3 +109,13 @@ def test_words_of_adapters_are_accepted(add):
             add(MODEL, "fc", **wrong)
     with pytest.raises(ArgumentError, match=r"takes no 'ranks'; did you mean 'rank'\?"):
         add(MODEL, "fc", ranks=2)
+
+
+@pytest.mark.parametrize("kind", ["OnnxRegressor", "OnnxClassifier"])
+def test_epochs_are_accepted_by_estimators(kind):
+    pytest.importorskip("sklearn", reason="an optional part")
+    make = getattr(ortpartial, kind)
+    assert make(epochs=3).get_params()["max_iter"] == 3
+    assert "epochs" not in make._get_param_names()
+    with pytest.raises(ArgumentError, match="has no setting 'lr'; did you mean 'learning_rate'"):
+        make(lr=3)

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.checks import check_path
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import FitSettings, TaskContext, TrainingView
 from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
@@ -16,11 +17,9 @@ from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
 __all__ = ["Callback", "EpochCallback", "FitRun", "check_place"]
 
 
-def check_place(path: str | os.PathLike[str]) -> str:
+def check_place(name: str, path: str | os.PathLike[str]) -> str:
     """Check the path of what a callback will write, before the training: the folders are made, if they can be."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise SettingError(f"A file or a folder to write is a path, such as 'runs', not {path!r}.")
-    place = Path(path).absolute()
+    place = Path(check_path(name, path)).absolute()
     folder = next(p for p in place.parents if p.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise SettingError(f"{os.fspath(path)!r} cannot be written, as {str(folder)!r} is "
@@ -177,10 +176,10 @@ class EpochCallback(Callback):
 
     def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
+        self._counts_epochs = True
         if "monitor" in vars(self) and not (isinstance(self.monitor, str) and self.monitor):
             raise SettingError(f"monitor is a column of history_, such as 'validation_loss' or 'val_accuracy', not "
                                f"{self.monitor!r}.")
-        self._counts_epochs = True
 
     @property
     def _runs(self) -> dict[int, FitRun]:

@@ -73,7 +73,7 @@ class Checkpoint(Callback):
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, every: int | None = 1,
                  seconds: float | None = None):
-        self.folder, self.keep, self.every, self.seconds = check_place(folder), keep, every, seconds
+        self.folder, self.keep, self.every, self.seconds = check_place("folder", folder), keep, every, seconds
         if Path(folder).is_file() or Path(folder).suffix == ".safetensors":
             raise SettingError(f"Checkpoint: folder is {str(folder)!r}, the name of a file; it writes several of them, "
                                f"give a folder.")

@@ -54,7 +54,7 @@ class CSVLogger(EpochCallback):
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
-        self.path, self.append = check_place(path), append
+        self.path, self.append = check_place("path", path), append
         super().__init__(scoring, X_val, y_val)
 
     def _begin_fit(self, run: FitRun) -> None:

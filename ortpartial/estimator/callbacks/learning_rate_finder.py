@@ -164,7 +164,7 @@ def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_ra
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
     if isinstance(optimizer, type) or not hasattr(optimizer, "scale_learning_rate"):
-        raise SettingError(f"find_learning_rate takes an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
+        raise SettingError(f"optimizer is an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
     _check_sweep(min_rate, max_rate, steps)
     if to_number(smoothing, low=0, below=1) is None:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")

@@ -34,6 +34,7 @@ from ortpartial.learning import (
     Metric,
     NamedSettings,
     RateLike,
+    accept_former_names,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -195,6 +196,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     #: For pickles of versions that had no such setting.
     metrics: Sequence[MetricLike] = ()
 
+    @accept_former_names
     def __init__(
         self,
         model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None,
