@@ -91,7 +91,7 @@ class Loss:
             t = op.Unsqueeze(t, [-1])
         if not _fits(t, shape):
             given = [n if isinstance(m, int) else m for m, n in zip(y.shape or (), t.shape or (), strict=False)]
-            hint = self.loss.explain_shape([*given, *(t.shape or ())[len(given):]], y.shape or ())
+            hint = self.loss.explain_shape([*given, *(t.shape or ())[len(given):]], y.shape or ())  # type: ignore[list-item]
             raise GraphError(f"{type(self.loss).__name__}: the output is {y.type_name}, whose target is {dtype} of "
                              f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given{hint}.")
         return t.stated(shape) if t.shape == shape else reshape_like(t, y) if tuple(shape) == y.shape else t
