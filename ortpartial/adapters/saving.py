@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Model, check_finite, is_base, read_adapter, write
 
@@ -27,6 +28,7 @@ _METHODS = ("get_trained_onnx", "inference_model", "to_onnx")
 _ONNX, _SAFETENSORS = ".onnx_adapter", ".safetensors"
 
 
+@checked
 def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> None:
     """Write the adapter of a trained model to a file, and the model that it is loaded beside.
 
@@ -94,6 +96,7 @@ def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.P
         write(proto, base)
 
 
+@checked
 def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], path: str | os.PathLike[str]
                  ) -> ModelProto:
     """Add an adapter that was saved to the model that it was trained for.

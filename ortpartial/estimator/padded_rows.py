@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.arguments import checked
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
 
 
+@checked
 def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, multiple_of: int = 8,
              ignore_index: int = -100, pad_id: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
@@ -125,6 +128,7 @@ class PaddedBatches:
     True
     """
 
+    @checked
     def __init__(self, rows: Sequence[Data], labels: Sequence[Data] | None = None, batch_size: int = 8, *,
                  multiple_of: int = 8, ignore_index: int = -100, pad_id: int = 0, shuffle: bool = True,
                  random_state: int | None = None):
@@ -134,7 +138,7 @@ class PaddedBatches:
         self.lengths = _round_up([len(row) for row in self.rows], multiple_of)
         self.batch_size, self.multiple_of, self.shuffle = batch_size, multiple_of, shuffle
         self.ignore_index, self.pad_id = ignore_index, pad_id
-        self.seed = int(np.random.default_rng(random_state).integers(2**63))
+        self.seed = int(to_generator("random_state", random_state).integers(2**63))
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -177,7 +181,10 @@ def _check_rows(rows: Sequence[Data], labels: Sequence[Data] | None) -> tuple[li
 
 def _to_row(row: Data, what: str) -> np.ndarray:
     """One-dimensional whole numbers, at least one."""
-    array = np.asarray(row)
+    try:
+        array = np.asarray(row)
+    except ValueError:  # rows in rows, of several lengths
+        array = np.array(None)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         kind = f"of shape {array.shape} and dtype {array.dtype}"
         raise DataError(f"{what} is {kind}, where the ids of one token or more were expected, whole numbers.")

@@ -17,9 +17,11 @@ from .exchange import (
     resolve_distributed,
     share_cores,
 )
+from .fit_data import choose_part
 from .fit_position import FitPosition
 from .fit_settings import FitSettings
 from .graph_source import GraphPart, GraphSource
+from .held_rows import HeldRows
 from .hooks import has_hooks
 from .idle import IdleRunner
 from .interruption import interruptible
@@ -49,11 +51,11 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
         _import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
-           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides",
-           "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepEngine",
-           "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector",
-           "WeightedMean", "bind", "count_batches", "describe_arrays", "describe_graphs", "describe_settings",
-           "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
-           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "Loop", "NativeEngine",
+           "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step",
+           "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView",
+           "Vector", "WeightedMean", "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
+           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states",
+           "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
            "register_engine", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
            "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]

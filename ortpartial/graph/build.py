@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from typing import cast
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
+from ortpartial.checks import check_names, to_tuple
 from ortpartial.exceptions import GraphError
 
 from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
-from .refusals import REFUSING, describe_refusal
+from .refusals import GUARD, REFUSING, describe_refusal
 from .schemas import OPSET
 from .traits import RANDOM
 from .values import Node, Subgraph, Value, topological
@@ -67,6 +69,9 @@ def build(
     >>> [node.op_type for node in model.graph.node]
     ['Exp', 'Add']
     """
+    if not isinstance(name, str):
+        raise GraphError(f"build: name is a string, not {name!r}.")
+    reserved = check_names("build: reserved", reserved, GraphError)
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
@@ -87,10 +92,13 @@ def build(
 
 def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[str, Value]:
     """Values by name: the keys of a dict, else the hints, else `prefix_i`."""
+    listed = to_tuple(values.values() if isinstance(values, Mapping) else values)
+    if listed is None or not all(isinstance(v, Value) for v in listed):
+        raise GraphError(f"build: {prefix}s is a list of values, or a dict of them by name, not {values!r}.")
     if isinstance(values, Mapping):
         return dict(values)
     named: dict[str, Value] = {}
-    for i, v in enumerate(values):
+    for i, v in enumerate(cast("tuple[Value, ...]", listed)):
         key = v.hint or f"{prefix}_{i}"
         if key in named:
             raise GraphError(f"Two {prefix}s are called {key!r}; give them names by a dict.")
@@ -134,6 +142,8 @@ class _Names:
 
     def fresh(self, hint: str, prefix: str) -> str:
         """An unused name: the hint itself, else `prefix_n`."""
+        while hint.startswith(GUARD) and hint in self.taken:
+            hint += " "  # The name of a guard is its error, which other guards may have as well.
         if hint and hint not in self.taken:
             self.taken.add(hint)
             return hint

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
@@ -38,6 +39,7 @@ _TAKEN = frozenset({
     "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while"})
 
 
+@checked
 def export_c(
     training: object,
     folder: str | os.PathLike[str],
@@ -114,6 +116,7 @@ def export_c(
     return write_files({file: text.encode() for file, text in texts.items()}, folder)
 
 
+@checked
 def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "training") -> dict[str, np.ndarray]:
     """Read the state of a training in C: the bytes of its struct, as a little-endian processor has them in memory.
 

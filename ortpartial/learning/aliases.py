@@ -153,7 +153,7 @@ class NamedSettings:
         return super().__new__(cls)
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:
         """Raise TypeError for a setting that does not exist, or that is to be given by name."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         names = [p.name for p in parameters]

@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial.annotations import Settings
+from ortpartial.checks import check_flag
+from ortpartial.checks import check_names as list_names
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
@@ -289,6 +291,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ['w']
     """
     check_ties(ties)
+    if straight_through is not None:
+        straight_through = check_flag("straight_through", straight_through)
+    variables = list_names("variables", variables)
     loaded = source if isinstance(source, Model) else None
     proto, inferred = (loaded.proto, loaded.ties) if loaded else (read(source, folder), Ties())
     libraries = loaded.custom_ops_library if loaded else ()

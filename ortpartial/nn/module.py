@@ -18,7 +18,7 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
-from ortpartial.learning import Meter, Piece, check_metrics, resolve_metric
+from ortpartial.learning import Meter, Piece, RateLike, check_metrics, resolve_metric
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -31,7 +31,7 @@ from .losses import Loss
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter, find_holder
-from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .summary import Summary, summarize
@@ -332,13 +332,13 @@ class Module(Part):
 
     # -- compilation
 
-    def set_optimizer(self, rate: Any, **settings: Any) -> Self:
+    def set_optimizer(self, rate: Optimizer | RateLike, **settings: Any) -> Self:
         """Set the optimizer of `train_one_batch` and `fit`.
 
         Parameters
         ----------
-        rate : Optimizer, BaseLearningRate, str or float
-            The optimizer, or its algorithm and step size.
+        rate : Optimizer, BaseLearningRate, str, float or Chain
+            The optimizer, or its algorithm and step size, or a `chain` of the update.
         **settings : object
             As for `Optimizer`.
 
@@ -569,7 +569,7 @@ class Module(Part):
         verbose : int
             1 for a progress bar, 2 for a line an epoch.
         validation_every : float
-            A number of epochs from one validation to the next, or a share of them.
+            The number of epochs from one validation to the next, or, less than 1, that number as a share of `epochs`.
         timeout : float, optional
             Seconds after which the training ends with an error; what was trained until then is kept.
         resume : path, optional
@@ -603,6 +603,7 @@ class Module(Part):
             validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:
             self.train()
+        self.trainer.door.is_row_wise = not has_own_step(self)
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,

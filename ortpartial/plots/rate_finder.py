@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpartial.exceptions import DataError
+from ortpartial.arguments import checked
+from ortpartial.exceptions import DataError, SettingError
 
 from .figure import drawing
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_learning_rate_finder"]
 
 
+@checked
 def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the losses of steps whose learning rate grows, and the rate that is suggested.
 
@@ -49,6 +51,8 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     >>> plot_learning_rate_finder(result).get_xscale()
     'log'
     """
+    if not hasattr(result, "rates"):
+        raise SettingError(f"result is a LearningRateSweep, as find_learning_rate returns it, not {result!r}.")
     rates, losses = np.asarray(result.rates, float), np.asarray(result.losses, float)
     if not (is_finite := np.isfinite(losses)).any():
         raise DataError("No step has a finite loss; begin with a lower learning rate.")

@@ -50,7 +50,7 @@ def resolve_checkpointing(checkpointing: Any, names: Collection[str] = ()) -> Gr
     """
     if checkpointing is None or checkpointing is False:
         return None
-    if checkpointing is True or checkpointing == "auto":
+    if checkpointing is True or (isinstance(checkpointing, str) and checkpointing == "auto"):
         return checkpoint_gradient(_choose_segments)
     is_list = isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str)
     if not is_list or not all(isinstance(n, str) for n in checkpointing):

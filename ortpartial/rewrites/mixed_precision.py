@@ -12,7 +12,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.checks import is_whole, to_number
+from ortpartial.checks import check_choice, is_whole, to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -151,8 +151,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
             raise SettingError("loss_scale belongs to precision='float16' or 'bfloat16', and precision is None.")
         return None
     dtypes = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-    if precision not in dtypes:
-        raise SettingError(f"precision is None, 'float16' or 'bfloat16', not {precision!r}.")
+    check_choice("precision", precision, (None, *dtypes))
     if loss_scale is None:
         loss_scale = LossScale() if precision == "float16" else 1.0
     if not isinstance(loss_scale, LossScale) and to_number(loss_scale, above=0) is None:

@@ -94,7 +94,7 @@ def _find_refusal(message: str, refusals: Mapping[str, str]) -> str | None:
     if node is None or problem is None:
         return None
     numbers = [int(n) for n in problem.groups()]
-    refusal = refusals.get(node[2], node[2] if node[2].startswith(GUARD) else "")
+    refusal = refusals.get(node[2], node[2].rstrip() if node[2].startswith(GUARD) else "")
     if not refusal or (len(numbers) == 3 and refusal.endswith("out of range:")):
         bound = Bound(1, "an index", (tuple(numbers[1:]),) if len(numbers) == 3 else None)  # type: ignore[arg-type]
         refusal = describe_bound(name_node(node[2], node[1], ""), bound)

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.annotations import Data, Entries, Settings, State
+from ortpartial.checks import check_names, to_generator
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
@@ -114,6 +115,10 @@ class TrainingSession:
                  returned: Collection[str] | None = None,
                  threads: int | None = None, engine: str = "auto", timeout: float | None = None,
                  exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
+        if returned is not None:
+            returned = check_names("returned", returned)
+        if exchanges is not None and not isinstance(exchanges, Mapping):
+            raise SettingError(f"exchanges is a dict of functions by name, not {exchanges!r}.")
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
@@ -223,10 +228,7 @@ class TrainingSession:
             Seed of the random numbers, which are then the same on every runtime. Without it they follow from the
             seeds of the nodes; those of nodes without one cannot be reproduced.
         """
-        try:
-            rng = np.random.default_rng(seed)
-        except (TypeError, ValueError):
-            raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
+        rng = to_generator("seed", seed)
         with self._runner.turn.lock:
             self._initialize(seed, rng)
 

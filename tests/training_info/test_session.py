@@ -394,7 +394,7 @@ def test_careless_mistakes():
     with pytest.raises(DataError, match=r"The shapes of the inputs do not fit together: x \(6, 4\), y_target \(5, 1\)"):
         session.step({"x": x, "y_target": y[:5]})
     assert session.step({"x": x, "y_target": y})["loss"] > 0
-    with pytest.raises(SettingError, match="seed is None or a whole number of at least 0, not 'a'"):
+    with pytest.raises(SettingError, match="seed is None, a seed from 0 on or a Generator, not 'a'"):
         session.initialize("a")
     with pytest.raises(SettingError, match="training is an optimizer or a TrainingSpec, not a ModelProto"):
         to_training_info(linear())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator
+from ortpartial.checks import check_count, check_real, to_number
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
@@ -146,13 +147,16 @@ def find_learning_rate(
 def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
-    if not 0 < min_rate < max_rate < np.inf:
+    if to_number(min_rate, above=0) is None or to_number(max_rate, above=min_rate) is None:
         raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
                            f"{max_rate!r}.")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 10:
-        raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
-    if not 0 <= smoothing < 1:
+    check_count("steps", steps, 10, 10**6)
+    if to_number(smoothing, low=0, below=1) is None:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
+    if not isinstance(divergence, float) or divergence != np.inf:
+        check_real("divergence", divergence, above=0)
+    if not hasattr(optimizer, "get_params"):
+        raise SettingError(f"optimizer is an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
     trial: Estimator = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))

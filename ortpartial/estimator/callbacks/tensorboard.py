@@ -7,6 +7,7 @@ import time
 from numbers import Real
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring
+from ortpartial.checks import check_path
 from ortpartial.exceptions import RuntimeMissingError
 
 from .base import EpochCallback, FitRun
@@ -39,7 +40,7 @@ class TensorBoard(EpochCallback):
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
                  y_val: Data = None):
-        self.folder = os.fspath(folder)
+        self.folder = check_path("folder", folder)
         super().__init__(scoring, X_val, y_val)
         _import()
 

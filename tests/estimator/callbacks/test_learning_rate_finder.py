@@ -110,7 +110,7 @@ def test_nothing_to_suggest():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"min_rate": 0}, "min_rate and max_rate are numbers above 0"), ({"steps": 3}, "steps is a whole number of at"),
+    [({"min_rate": 0}, "min_rate and max_rate are numbers above 0"), ({"steps": 3}, "whole number from 10 to"),
      ({"max_rate": 1e-9}, "the first one less"), ({"smoothing": 1}, "smoothing is from 0 on and less than 1, not 1")])
 def test_settings(settings, message):
     with pytest.raises(SettingError, match=message):
