@@ -110,11 +110,7 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
     if dtype is not None:
         _find_element_type(dtype)
     if not isinstance(array, np.ndarray):
-        try:
-            array = np.asarray(array)
-        except ValueError:
-            what = f"The constant {hint}".rstrip()
-            raise GraphError(f"{what} has rows of several lengths, or holds itself.") from None
+        array = _to_array(array, hint)
         if dtype is None and (array.dtype == np.float64 or array.size == 0):
             array = array.astype(np.float32 if array.size else np.int64)
         elif dtype is None and array.dtype == object and isinstance(array.flat[0], int):
@@ -123,6 +119,21 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
         array = to_dtype(array, dtype, f"The constant {hint}".rstrip(), GraphError)
     tensor_type = helper.make_tensor_type_proto(_find_element_type(array.dtype), array.shape)
     return Value(tensor_type, array=array, hint=hint)
+
+
+def _to_array(numbers: Any, hint: str) -> np.ndarray:
+    """Numbers, or texts in a list, as an array; a text alone is taken for a mistake."""
+    try:
+        array = np.asarray(numbers)
+    except ValueError:
+        array = np.asarray(None)
+    is_number = array.dtype != object or (array.size > 0 and isinstance(array.flat[0], (int, str)))
+    if not is_number or isinstance(numbers, (str, bytes)):
+        raise GraphError(f"The constant {hint!r} is {numbers!r}, where numbers of one shape were expected; an input is "
+                         f"variable(name, dtype, shape)." if hint else
+                         f"A constant is made of numbers of one shape, and {numbers!r} is none; an input is "
+                         f"variable(name, dtype, shape).")
+    return array
 
 
 def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -> tuple[Value | None, ...]:

@@ -84,7 +84,8 @@ def write_kit(
     proto = read(model)
     if len(proto.training_info) != 1:
         raise ModelError(f"A kit holds one training step, and the model has {len(proto.training_info)} entries of "
-                         f"training_info.")
+                         f"training_info; call export_step(folder) of an optimizer or a module, or give what its "
+                         f"get_training_onnx() returns.")
     session = TrainingSession(proto)
     shapes = share_rows(session.shapes)
     sizes = _choose_sizes(shapes, batch_sizes)

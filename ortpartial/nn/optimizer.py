@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.exceptions import ArgumentError, GraphError, ModelError, SettingError
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
@@ -125,7 +125,8 @@ class Optimizer(NamedSettings):
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
-            raise TypeError(f"{e} What belongs to the algorithm, such as its step size, is given to it, as in "
+            text = str(e).partition("; its settings are")[0].rstrip(".")
+            raise ArgumentError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(
