@@ -65,7 +65,20 @@ def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | No
     """
     if isinstance(shape, (str, int)):
         raise GraphError(f"variable: the shape of {name!r} is {shape!r}; a sequence was expected, such as [{shape!r}].")
-    return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
+    element_type = _find_element_type(dtype)
+    try:
+        tensor_type = helper.make_tensor_type_proto(element_type, shape)
+    except (TypeError, ValueError):
+        raise GraphError(f"variable: the shape of {name!r} is {shape!r}; expected sizes, names or None.") from None
+    return Value(tensor_type, hint=name)
+
+
+def _find_element_type(dtype: DTypeLike) -> int:
+    """The number of an element type of ONNX."""
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise GraphError(f"dtype is {dtype!r}; an element type of ONNX was expected, such as 'float32'.") from None
 
 
 def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Value:
@@ -94,16 +107,33 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
     >>> constant([1, 2])
     <Value constant int64[2]>
     """
-    if dtype is None and not isinstance(array, np.ndarray):
-        array = np.asarray(array)
-        if array.dtype == np.float64 or array.size == 0:
+    if dtype is not None:
+        _find_element_type(dtype)
+    if not isinstance(array, np.ndarray):
+        array = _to_array(array, hint)
+        if dtype is None and (array.dtype == np.float64 or array.size == 0):
             array = array.astype(np.float32 if array.size else np.int64)
-        elif array.dtype == object and isinstance(array.flat[0], int):
+        elif dtype is None and array.dtype == object and isinstance(array.flat[0], int):
             dtype = np.int64  # which does not hold it
     if dtype is not None:
         array = to_dtype(array, dtype, f"The constant {hint}".rstrip(), GraphError)
-    tensor_type = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    tensor_type = helper.make_tensor_type_proto(_find_element_type(array.dtype), array.shape)
     return Value(tensor_type, array=array, hint=hint)
+
+
+def _to_array(numbers: Any, hint: str) -> np.ndarray:
+    """Numbers, or texts in a list, as an array; a text alone is taken for a mistake."""
+    try:
+        array = np.asarray(numbers)
+    except ValueError:
+        array = np.asarray(None)
+    is_number = array.dtype != object or (array.size > 0 and isinstance(array.flat[0], (int, str)))
+    if not is_number or isinstance(numbers, (str, bytes)):
+        raise GraphError(f"The constant {hint!r} is {numbers!r}, where numbers of one shape were expected; an input is "
+                         f"variable(name, dtype, shape)." if hint else
+                         f"A constant is made of numbers of one shape, and {numbers!r} is none; an input is "
+                         f"variable(name, dtype, shape).")
+    return array
 
 
 def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -> tuple[Value | None, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner, numpy_helper
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
 
@@ -219,7 +220,9 @@ def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) 
     batch : int or dict of str to sequence of int
         The number of rows, or all sizes of inputs by their names.
     """
-    if not isinstance(batch, int):
+    if not isinstance(batch, Mapping):
+        batch = check_count("batch", batch, 0, 2**62)
+    else:
         for i in graph.input:
             if i.name in batch:
                 i.type.CopyFrom(helper.make_tensor_type_proto(i.type.tensor_type.elem_type, list(batch[i.name])))
