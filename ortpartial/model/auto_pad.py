@@ -14,7 +14,7 @@ from ortpartial.graph import Value, attribute_value, constant, op
 
 from .walk import walk_graphs
 
-__all__ = ["has_lost_windows", "is_misread", "is_missized", "write_pads"]
+__all__ = ["is_misread", "is_missized", "write_pads"]
 
 #: By operator, behind its domain and a dot where that is not ONNX's own: the input that is its kernel.
 _KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3,
@@ -70,11 +70,10 @@ def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes
 
 
 def is_misread(model: ModelProto) -> bool:
-    """Whether a model has an auto_pad SAME or a ceil_mode that some runtime reads otherwise than ONNX defines it.
+    """Whether a model has an auto_pad SAME that some runtime reads otherwise than ONNX defines it.
 
     onnxruntime 1.19 to 1.32 removes elements where the last window ends before the image does, or refuses to run; and
-    it refuses dilations, or ignores them. ConvTranspose is right. With ceil_mode, 1.19.2 keeps windows that begin
-    behind the input, which its inference of shapes leaves out, and in 1.32.0 it is the other way round.
+    it refuses dilations, or ignores them. ConvTranspose is right.
 
     Parameters
     ----------
@@ -86,30 +85,7 @@ def is_misread(model: ModelProto) -> bool:
     bool
     """
     return any(_is_misread(node, graph) for graph in walk_graphs(model.graph) for node in graph.node
-               if any((a.name == "auto_pad" and a.s.startswith(b"SAME")) or (a.name == "ceil_mode" and a.i)
-                      for a in node.attribute))
-
-
-def has_lost_windows(op_type: str, inputs: Inputs, attributes: Attributes) -> bool:
-    """Whether a window of a pool begins behind its input: some runtimes leave it out, and others do not.
-
-    Parameters
-    ----------
-    op_type : str
-        An operator of the default domain.
-    inputs : sequence of Value or None
-        Its inputs.
-    attributes : mapping of str to object
-        Its attributes.
-
-    Returns
-    -------
-    bool
-        False where sizes are not known.
-    """
-    windows, x = _read_rounded(op_type, attributes), inputs[0] if inputs else None
-    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)] if x is not None else []
-    return windows is not None and len(sizes) == len(windows.strides) and windows.begin_behind(sizes)
+               if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute))
 
 
 def is_missized(node: NodeProto) -> bool:
@@ -133,8 +109,6 @@ def is_missized(node: NodeProto) -> bool:
 def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-    if _read_rounded(op_type, attributes) is not None:
-        return True
     at, kernel = _KERNELS.get(op_type), attributes.get("kernel_shape")
     if not kernel and at is not None and at < len(node.input):
         stored = [list(t.dims) for t in graph.initializer if t.name == node.input[at]]
@@ -199,7 +173,10 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
 
 @dataclass(frozen=True)
 class _Rounded:
-    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis."""
+    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis.
+
+    onnxruntime 1.19.2 keeps such a window, which its inference of shapes leaves out; 1.32.0 does the contrary.
+    """
 
     strides: Sequence[int]
     extents: Sequence[int]
