@@ -35,7 +35,7 @@ def missing(marker: str) -> str | None:
 
 
 # Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
-ROOMS_ON_BOTH = ("tests/execution/", "tests/robustness/", "tests/runtime/", "tests/training/")
+ROOMS_ON_BOTH = ("tests/execution/", "tests/robustness/", "tests/runtime/")
 # Marks of tests that run wherever they can.
 PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
 # Rooms whose tests also run with all limits of size at zero.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import DataError
 from ortpartial.learning import Meter, Metric
 
@@ -175,7 +176,7 @@ class DataReader:
         size = max(1, round(share * count))
         if size >= count:
             raise DataError(f"X_val={share!r} of {count} rows leaves none to train on.")
-        drawn = np.random.default_rng(seed)
+        drawn = to_generator("random_state", seed)
         if place.held_out is not None:  # The fit goes on, whose generator is further by now.
             drawn = np.random.Generator(type(rng.bit_generator)())
             drawn.bit_generator.state = place.held_out

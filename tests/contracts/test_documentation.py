@@ -14,7 +14,7 @@ import pytest
 from once import ON_BOTH
 from paths import ROOT, SUPPORT
 from printed import FLAGS, NumberChecker
-from scripts import run
+from scripts import EXPORTERS, run
 
 from ortpartial.cli.program import _parser
 from ortpartial.runtime.device import has_training
@@ -90,7 +90,8 @@ def test_code_of_pages(torch, half, tmp_path):
     for page, script in scripts.items():
         script.parent.mkdir(parents=True)
         script.write_text(write_script(page), encoding="utf-8")
-    packages = ["ortpartial", "sklearn.datasets", "skl2onnx", "matplotlib.pyplot", *["torch"] * torch]
+    packages = ["ortpartial", "sklearn.datasets", "skl2onnx", "matplotlib.pyplot", *EXPORTERS * torch]
+    packages += sorted({name for page in chosen for name in needed(page)} & {"transformers"})
     arguments = [argument for script in scripts.values() for argument in (script, script.parent)]
     report = ""
     try:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from once import ON_BOTH
 from paths import SUPPORT
-from scripts import run
+from scripts import EXPORTERS, run
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
 
@@ -70,7 +70,7 @@ def test_examples(torch, half, tmp_path):
     folders = {example: tmp_path / example.stem for example in chosen}
     for folder in folders.values():
         folder.mkdir()
-    packages = ["ortpartial", "sklearn.datasets", "matplotlib.pyplot", *["torch"] * torch]
+    packages = ["ortpartial", "sklearn.datasets", "matplotlib.pyplot", *EXPORTERS * torch]
     arguments = [argument for pair in folders.items() for argument in pair]
     report = ""
     try:

@@ -1,10 +1,8 @@
 """The operator tests of onnx: cases of one node, as expressions whose gradient can be checked."""
 
-import warnings
-
 import numpy as np
+from node_tests import load_node_tests
 from onnx import TensorProto, numpy_helper
-from onnx.backend.test.loader import load_model_tests
 from table import OLD
 
 from ortpartial.autodiff.registry import CONSTANT, RULES
@@ -85,11 +83,8 @@ OPSETS = {}
 
 def load():
     """Cases of one node of floats, by name: (node, its inputs, its outputs); with a gradient, and without by nature."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases divide by zero on purpose when they are made
-        tests = load_model_tests(kind="node")
     cases, constant_cases = {}, {}
-    for test in tests:
+    for test in load_node_tests():
         nodes = test.model.graph.node
         is_constant = ("", nodes[0].op_type) in CONSTANT
         if len(nodes) == 1 and nodes[0].domain == "" and (is_constant or differentiable(nodes[0].op_type)):

@@ -16,8 +16,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
                  "tests/training_info"),
     "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/kits", "tests/model",
                "tests/mutation", "tests/native", "tests/nn", "tests/plots", "tests/torch"),
-    # Tables of operators, pieces and names; and scikit-learn, of which the two environments have two versions.
-    "rows": ("tests/autodiff/rules", "tests/contracts", "tests/estimator/sklearn"),
+    # Tables of operators, pieces and names; engines with settings; scikit-learn, of which the two environments have two
+    # versions.
+    "rows": ("tests/autodiff/rules", "tests/contracts", "tests/estimator/sklearn", "tests/training"),
 }
 #: The letters of rows that run on onnxruntime-training.
 TRAINING_LETTERS = "abcdefghijkl"

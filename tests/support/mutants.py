@@ -2,14 +2,13 @@
 
 import pickle
 import sys
-import warnings
 import zlib
 from pathlib import Path
 
 import numpy as np
 import onnx
+from node_tests import load_node_tests
 from onnx import AttributeProto, ModelProto, TensorProto, defs, helper, numpy_helper
-from onnx.backend.test.loader import load_model_tests
 
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
@@ -90,10 +89,7 @@ def functional():
 
 def single_nodes():
     """The tests of one operator that ship inside onnx: float inputs become weights, some other inputs constants."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tests = load_model_tests(kind="node")
-    for test in tests:
+    for test in load_node_tests():
         graph = test.model.graph
         declared = [*graph.input, *graph.output]
         if not all(v.type.HasField("tensor_type") for v in declared) or graph.initializer or not test.data_sets:

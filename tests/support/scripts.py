@@ -7,6 +7,9 @@ from pathlib import Path
 
 from paths import ROOT
 
+# Modules of torch's exporter, which it imports on its first use, for seconds.
+EXPORTERS = ("torch", "torch._dynamo", "onnxscript")
+
 # scikit-learn 1.4 gives the solver of a newer scipy options that this deprecates, and rounds in float32.
 OLD_SKLEARN = ("-W", "ignore:scipy.optimize:DeprecationWarning", "-W", "ignore:The y_pred values do not sum to one")
 

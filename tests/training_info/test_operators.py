@@ -1,10 +1,10 @@
 """Gradient, Adagrad, Adam and Momentum compute what the specification says, on every runtime."""
 
-import warnings
 
 import numpy as np
 import onnx
 import pytest
+from node_tests import load_node_tests
 from onnx import helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.parser import parse_model
@@ -23,10 +23,7 @@ def cases():
     begins = ("adagrad", "adam", "momentum", "nesterov", "gradient_of", "sce_", "nllloss_", "training_dropout",
               "batchnorm")
     tests = {}
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # Some tests of onnx overflow while they are made, by intention.
-        loaded = [*load_model_tests(kind="node"), *load_model_tests(kind="simple")]
-    for case in loaded:
+    for case in (*load_node_tests(), *load_model_tests(kind="simple")):
         name = case.name.removeprefix("test_")
         if not name.startswith(begins) or (name.startswith("batchnorm") and "training" not in name):
             continue

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
-from ortpartial.checks import check_flag
-from ortpartial.exceptions import SettingError
+from ortpartial.checks import check_choice, check_flag
 from ortpartial.learning import check_integer, check_number
 
 from .base import EpochCallback, FitRun
@@ -76,9 +75,8 @@ class EarlyStopping(EpochCallback):
     def __init__(self, monitor: str = "validation_loss", *, patience: int = 5, min_delta: float = 0.0,
                  mode: str = "auto", baseline: float | None = None, restore_best: bool = True,
                  scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
-        if mode not in ("auto", "min", "max"):
-            raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
-        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
+        self.monitor, self.patience, self.min_delta = monitor, patience, min_delta
+        self.mode = check_choice("mode", mode, ("auto", "min", "max"))
         self.baseline, self.restore_best = baseline, check_flag("restore_best", restore_best)
         check_integer(self, "patience", low=1)
         check_number(self, "min_delta", low=0)
