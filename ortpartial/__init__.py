@@ -19,6 +19,7 @@ from .autodiff import composed, elementwise, grad, no_gradient, vjp
 from .estimator import (
     OrtGradientForwardBackwardOptimizer,
     OrtGradientOptimizer,
+    OutputLoss,
     PaddedBatches,
     add_loss_output,
     optimizer,
@@ -45,6 +46,7 @@ from .installation import get_optional
 from .kits import TrainingKit, export_c, read_c_state, run_kit, write_kit
 from .learning import (
     AbsoluteLearningLoss,
+    Accumulation,
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
@@ -90,6 +92,7 @@ from .learning import (
     WarmUpSchedule,
     WeightAverage,
     WeightDecay,
+    chain,
 )
 from .model import load
 from .plots import plot_graph, plot_histograms, plot_learning_rate_finder, plot_losses, plot_metrics
@@ -114,21 +117,21 @@ sys.modules.update({f"{__name__}.optimizer": optimizer, f"{__name__}.values": va
 
 __version__ = "0.1.0"
 
-__all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "CSVLogger",
-           "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule", "DataParallel",
-           "EarlyStopping",
-           "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage", "FocalLearningLoss",
-           "FunctionLearningLoss", "GradientClipping", "GradientMonitor", "HingeLearningLoss", "HuberLearningLoss",
-           "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad", "LearningRateAdam",
-           "LearningRateAdamW", "LearningRateFinder", "LearningRateLAMB", "LearningRateLion", "LearningRateNAdam",
-           "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD", "LearningRateSGDNesterov", "LossScale",
-           "MLflow", "Metric", "NegLogLearningLoss", "NextTokenLearningLoss", "NoLearningPenalty", "OneCycleSchedule",
-           "OptimalSchedule", "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer",
-           "OrtGradientOptimizer", "OrtPartialError", "PaddedBatches", "PoissonLearningLoss", "PolynomialSchedule",
-           "ProgressBar", "ReduceOnPlateau", "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss",
-           "SoftmaxFocalLearningLoss", "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard",
-           "Timer", "TrainingKit", "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay",
-           "add_dora", "add_ia3", "add_lora", "add_loss_output", "build", "check_training_info", "composed", "constant",
+__all__ = ["AbsoluteLearningLoss", "Accumulation", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate",
+           "CSVLogger", "Callback", "Checkpoint", "ConstantSchedule", "CosineRestartsSchedule", "CosineSchedule",
+           "DataParallel", "EarlyStopping", "ElasticLearningLoss", "ElasticLearningPenalty", "ExponentialAverage",
+           "FocalLearningLoss", "FunctionLearningLoss", "GradientClipping", "GradientMonitor", "HingeLearningLoss",
+           "HuberLearningLoss", "InvScalingSchedule", "LayerwiseDecay", "LearningRateAdafactor", "LearningRateAdagrad",
+           "LearningRateAdam", "LearningRateAdamW", "LearningRateFinder", "LearningRateLAMB", "LearningRateLion",
+           "LearningRateNAdam", "LearningRateRAdam", "LearningRateRMSProp", "LearningRateSGD",
+           "LearningRateSGDNesterov", "LossScale", "MLflow", "Metric", "NegLogLearningLoss", "NextTokenLearningLoss",
+           "NoLearningPenalty", "OneCycleSchedule", "OptimalSchedule", "OrtGradientForwardBackward",
+           "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer", "OrtPartialError", "OutputLoss",
+           "PaddedBatches", "PoissonLearningLoss", "PolynomialSchedule", "ProgressBar", "ReduceOnPlateau",
+           "ReduceOnPlateauSchedule", "Schedule", "SoftmaxCrossEntropyLearningLoss", "SoftmaxFocalLearningLoss",
+           "SquareLearningLoss", "StepSchedule", "StochasticWeightAverage", "TensorBoard", "Timer", "TrainingKit",
+           "TrainingSession", "Value", "WarmUpSchedule", "WeightAverage", "WeightDecay", "add_dora", "add_ia3",
+           "add_lora", "add_loss_output", "build", "chain", "check_training_info", "composed", "constant",
            "elementwise", "export_c", "find_learning_rate", "grad", "gradient_model", "load", "load_adapter",
            "lower_training_operators", "lowered_step", "merge", "no_gradient", "op", "pad_rows", "plot_graph",
            "plot_histograms", "plot_learning_rate_finder", "plot_losses", "plot_metrics", "read_c_state", "run_kit",

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.arguments import checked
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.exceptions import FileMissingError, ModelError, SettingError
 from ortpartial.model import Model, check_finite, is_base, read_adapter, write
 
 from .insertion import insert, read_copy, remove_adapter, strip_adapter
@@ -122,8 +122,8 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
         The installed onnxruntime reads no `.onnx_adapter` file.
     SettingError
         The path ends as no adapter does.
-    OSError
-        It cannot be read.
+    FileMissingError, OSError
+        It is not there, or cannot be read.
 
     Examples
     --------
@@ -136,6 +136,9 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
     ['fc.weight', 'fc.lora_A.weight', 'fc.lora_B.weight']
     """
     _check_path(path)
+    if not Path(path).exists():
+        raise FileMissingError(f"There is no adapter {os.fspath(path)!r}; give the file or the folder that "
+                               f"save_adapter or PEFT has written.")
     proto = remove_adapter(model)
     if Path(path).suffix == _ONNX:
         adapter, arrays = read_onnx_adapter(path, proto)

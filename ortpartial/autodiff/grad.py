@@ -151,8 +151,8 @@ def grad(
 
 def _list(name: str, values: Any) -> tuple[Any, ...]:
     """The values of an argument of `grad`."""
-    if (listed := to_tuple(values)) is None:
-        raise GraphError(f"grad: {name} is a list of values, not {values!r}.")
+    if isinstance(values, Value) or (listed := to_tuple(values)) is None:
+        raise GraphError(f"grad: {name} is a list of values, not {values!r}; write grad(y, [x]).")
     return listed
 
 

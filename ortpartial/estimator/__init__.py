@@ -12,6 +12,7 @@ from .full_optimizer import OrtGradientOptimizer
 from .loss_graph import add_loss_output
 from .missing_values import find_nullable
 from .optimizer import OrtGradientForwardBackwardOptimizer
+from .output_loss import OutputLoss
 from .outputs import ends_in_probabilities, explain_output, resolve_losses
 from .padded_rows import PaddedBatches, pad_rows
 from .validation import check_inputs
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from .sklearn import OnnxRegressor as OnnxRegressor
 
 __all__ = ["FORM", "Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
-           "PaddedBatches", "add_loss_output", "check_inputs", "encode", "ends_in_probabilities", "explain_output",
-           "find_checkpoint", "find_nullable", "list_checkpoints", "pad_rows", "parse_state", "read_checkpoint",
-           "resolve_losses", "write_checkpoint"]
+           "OutputLoss", "PaddedBatches", "add_loss_output", "check_inputs", "encode", "ends_in_probabilities",
+           "explain_output", "find_checkpoint", "find_nullable", "list_checkpoints", "pad_rows", "parse_state",
+           "read_checkpoint", "resolve_losses", "write_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,7 +19,28 @@ from ortpartial.training_info import read_labels
 from .batches import BatchReader
 from .validation import DataAdapter, Forward, check_sample_weight, check_target
 
-__all__ = ["LossBatchReader", "LossDataAdapter"]
+__all__ = ["LossBatchReader", "LossDataAdapter", "Roles"]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The inputs of a model that are read by its loss alone.
+
+    Attributes
+    ----------
+    labels : dict of str to str
+        The inputs that are labels, by what the data adapter calls them.
+    row_weights : str or None
+        The input that is the weights of the rows.
+    """
+
+    labels: Mapping[str, str]
+    row_weights: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.labels, *([self.row_weights] if self.row_weights else [])]
 
 
 class LossDataAdapter(DataAdapter):

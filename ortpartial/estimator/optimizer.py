@@ -22,17 +22,19 @@ from ortpartial.annotations import (
     State,
 )
 from ortpartial.autodiff import WeightSelection
-from ortpartial.exceptions import CheckpointError, DataError, ModelError, SettingError
+from ortpartial.docstrings import document
+from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
 from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
-    BaseLearningRate,
     GradientClipping,
     NamedSettings,
+    RateLike,
     WeightAverage,
     accept_former_names,
     check_keywords,
+    expand_chain,
 )
 from ortpartial.model import AliasDict
 from ortpartial.rewrites import LossScale
@@ -44,6 +46,7 @@ from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .former_methods import FormerMethods
 from .forms import Loss, ModelLike
+from .output_loss import OutputLoss
 from .params import (
     ModelSetting,
     Progress,
@@ -66,11 +69,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OrtGradientForwardBackwardOptimizer", "list_arguments"]
 
+#: The settings of a stored training that are parts of an `OutputLoss`.
+_OUTPUT_LOSS = ("loss_output_name", "label_names", "sample_weight_name")
+
 #: Attributes that pickles of former versions hold, and that follow from the others.
 _DERIVED = ("_data", "_engine", "_loop", "_losses", "_precision", "_predictor", "_read", "_spec", "_state",
             "_statistics", "_threads", "_turn")
 
 
+@document()
 class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
@@ -92,10 +99,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     learning_loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
         ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,
-        or a dict with one of these for every output that is trained.
-    learning_rate : str, float or BaseLearningRate
+        or a dict with one of these for every output that is trained. An `OutputLoss` for an output that is the loss:
+        then `predict` and the trained model are the graph without it.
+    learning_rate : str, float, BaseLearningRate or Chain
         The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
-        number for plain SGD.
+        number for plain SGD. A `chain` is the whole update: it stands for the settings of its parts.
     learning_penalty : BaseLearningPenalty, optional
         The penalty of the weights.
     max_iter : int
@@ -261,8 +269,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         model: ModelLike,
         weights_to_train: WeightSelection | None = None,
         *,
-        learning_loss: Loss | Mapping[str, Loss] = "square_error",
-        learning_rate: str | float | BaseLearningRate = "SGD",
+        learning_loss: Loss | OutputLoss | Mapping[str, Loss] = "square_error",
+        learning_rate: RateLike = "SGD",
         learning_penalty: BaseLearningPenalty | str | None = None,
         max_iter: int = 100,
         batch_size: int = 10,
@@ -291,10 +299,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         exc: bool = True,
         check: bool = False,
     ):
-        self.training = self._training_kind.begin(list_arguments(locals()), type(self).__name__, 5)
+        self.training = Training.begin(list_arguments(locals()), type(self).__name__, self._caller_level)
 
-    #: The class of the training.
-    _training_kind: ClassVar[type[Training]] = Training
+    #: The `stacklevel` of warnings of the constructor.
+    _caller_level: ClassVar[int] = 5
 
     weights_to_train = ModelSetting()
     learning_loss = ModelSetting()
@@ -392,10 +400,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     @classmethod
     def _from_stored(cls, model: ModelProto, settings: Entries) -> Self:
         """An optimizer with the settings that a model stores."""
-        if "loss_output_name" in settings:
-            raise ModelError("The model that stores the training computes its loss itself; go on with it by "
-                             "OrtGradientOptimizer.from_training_info(model).")
-        return cls(model, **settings)
+        if "loss_output_name" not in settings:
+            return cls(model, **settings)
+        name, labels, row_weights = (settings[n] for n in _OUTPUT_LOSS)
+        others = {n: v for n, v in settings.items() if n not in _OUTPUT_LOSS}
+        return cls(model, **{"learning_loss": OutputLoss(name, labels, row_weights), **others})
 
     # -- training
 
@@ -820,14 +829,21 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return AliasDict(arrays, self._spec.model.aliases)
 
     @check_keywords()
-    def get_trained_onnx(self) -> ModelProto:
+    @check_keywords()
+    def get_trained_onnx(self, with_loss: bool = False) -> ModelProto:
         """Return the model with its trained weights and running statistics, and otherwise unchanged.
+
+        Parameters
+        ----------
+        with_loss : bool
+            Whether a graph that computes its loss itself is the whole one, which is trained further. One that has no
+            output but its loss is always.
 
         Returns
         -------
         onnx.ModelProto
         """
-        return self._state.to_model()
+        return self._state.to_model(with_loss)
 
     def get_training_onnx(
         self, style: str = "standard", *, init: str = "random", weighted: bool | str = False
@@ -1142,7 +1158,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def __setstate__(self, state: State) -> None:
         state = dict(state)
         names = [n for kind in type(self).__mro__ for n, v in vars(kind).items() if isinstance(v, ModelSetting)]
-        training = self._training_kind.unpack(state, names)
+        training = Training.unpack(state, names)
         vars(self).update({n: v for n, v in state.items() if n not in _DERIVED}, training=training)
 
     # -- settings
@@ -1191,7 +1207,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError
             A name is unknown, a value is not allowed, or `fit` is running and a graph depends on the setting.
         """
-        direct = {n: v for n, v in params.items() if "__" not in n}
+        direct = expand_chain({n: v for n, v in params.items() if "__" not in n})
         check_names(self, direct)
         if direct:
             self._change(direct)

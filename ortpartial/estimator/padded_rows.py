@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.arguments import checked
-from ortpartial.checks import to_generator
+from ortpartial.checks import check_flag, to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
@@ -94,6 +94,8 @@ class PaddedBatches:
         Whether epochs differ; otherwise each takes the batches by length, the shortest rows first.
     random_state : int, optional
         The seed of what is drawn.
+    with_mask : bool
+        Whether batches have the ``"attention_mask"``, which a model of ``"input_ids"`` alone does not take.
 
     Attributes
     ----------
@@ -131,13 +133,14 @@ class PaddedBatches:
     @checked
     def __init__(self, rows: Sequence[Data], labels: Sequence[Data] | None = None, batch_size: int = 8, *,
                  multiple_of: int = 8, ignore_index: int = -100, pad_id: int = 0, shuffle: bool = True,
-                 random_state: int | None = None):
+                 random_state: int | None = None, with_mask: bool = True):
         if batch_size < 1:
             raise SettingError(f"batch_size is {batch_size}, and should be at least 1.")
         self.rows, self.labels = _check_rows(rows, labels)
         self.lengths = _round_up([len(row) for row in self.rows], multiple_of)
         self.batch_size, self.multiple_of, self.shuffle = batch_size, multiple_of, shuffle
         self.ignore_index, self.pad_id = ignore_index, pad_id
+        self.with_mask = check_flag("with_mask", with_mask)
         self.seed = int(to_generator("random_state", random_state).integers(2**63))
         self.epoch = 0
 
@@ -151,8 +154,9 @@ class PaddedBatches:
         order = order[np.argsort(self.lengths[order], kind="stable")]
         batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         for i in rng.permutation(len(batches)) if self.shuffle else range(len(batches)):
-            yield pad_rows([self.rows[n] for n in batches[i]], [self.labels[n] for n in batches[i]],
-                           multiple_of=self.multiple_of, ignore_index=self.ignore_index, pad_id=self.pad_id)
+            X, y = pad_rows([self.rows[n] for n in batches[i]], [self.labels[n] for n in batches[i]],
+                            multiple_of=self.multiple_of, ignore_index=self.ignore_index, pad_id=self.pad_id)
+            yield {n: a for n, a in X.items() if self.with_mask or n != "attention_mask"}, y
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is, as samplers of torch are told.

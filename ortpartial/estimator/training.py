@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Data, Entries, Estimator, MetricLike, Settings, State
-from ortpartial.autodiff import WeightSelection, resolve_weights
+from ortpartial.autodiff import WeightSelection, find_frozen, resolve_weights
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import CheckpointError, ConvergenceWarning, DataError, ModelWarning, SettingError
 from ortpartial.execution import (
@@ -37,6 +37,7 @@ from ortpartial.learning import (
     Meter,
     check_average,
     check_metrics,
+    expand_chain,
     fingerprint,
     is_settled,
     replace_settings,
@@ -78,7 +79,9 @@ from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
 from .checkpoint_form import FORM, check_form
 from .forms import ModelLike
-from .loss_data import LossDataAdapter
+from .loss_data import LossBatchReader, LossDataAdapter, Roles
+from .loss_graph import find_loss, list_predictions
+from .output_loss import OutputLoss
 from .outputs import resolve_losses, warn_of_activations
 from .params import PROGRESS
 from .predictor import Predictor
@@ -98,7 +101,7 @@ from .resumption import (
 from .spec_door import SpecDoor
 from .state import TrainingState
 from .validation import DataAdapter
-from .weights import choose_weights, freeze_less, leave_out_loss
+from .weights import choose_weights, find_loss_weights, freeze_less, leave_out_loss
 
 __all__ = ["Training"]
 
@@ -114,6 +117,9 @@ _ARGUMENTS = ("model", "weights_to_train", "learning_loss", "learning_rate", "le
 
 #: Attributes that are pickled under names with an underscore before them, and the values that older pickles lack.
 _PICKLED: Settings = {"factors": {}, "batches": 0, "learned": {}, "first": {}, "class_weights": {}, "origin": {}}
+
+#: Settings of former pickles that are parts of an `OutputLoss`.
+_OUTPUT_LOSS = ("loss_output_name", "label_names", "sample_weight_name")
 
 #: Settings that pickles of former versions lack.
 _ADDED: Settings = {"gradient_clipping": None, "accumulate": 1, "averaging": None, "use_average": False,
@@ -148,6 +154,8 @@ class Training:
         By output the class weights that "balanced" stood for in the last `fit`.
     origin : dict of str to object
         The settings with which the last `fit` began, that callbacks may change.
+    roles : Roles or None
+        The inputs that are labels and weights of rows, where the model computes its loss itself.
     unsettled, fingerprint : sequence of object, object
         The pieces that may change in themselves, and their content when the steps were composed.
     turn : FairLock
@@ -164,6 +172,7 @@ class Training:
         self.origin: Entries = {}
         self.unsettled: Sequence[object] = ()
         self.fingerprint: Hashable = None
+        self.roles: Roles | None = None
         self.turn = FairLock()
 
     @classmethod
@@ -179,6 +188,7 @@ class Training:
         stacklevel : int
             That of warnings about the model.
         """
+        given = expand_chain(given)
         arguments = {n: given[n] for n in _ARGUMENTS}
         if arguments["train_mode"] is not None:
             arguments["train_mode"] = check_flag("train_mode", arguments["train_mode"])
@@ -210,15 +220,31 @@ class Training:
         self.settings["train_mode"] = choose_train_mode(loaded, losses) if train_mode is None else train_mode
         for problem in find_mode_problems(loaded, losses, self.settings["train_mode"]):
             warnings.warn(problem, ModelWarning, stacklevel=stacklevel)
-        is_named = isinstance(self.arguments["learning_loss"], Mapping)
+        is_named = isinstance(self.arguments["learning_loss"], (Mapping, OutputLoss))
         self.settings["learning_loss"] = losses if is_named else next(iter(losses.values()))
         self.settings["weights_to_train"], self.factors = choose_weights(loaded, losses, self.arguments)
         warn_of_activations(loaded, losses, stacklevel=stacklevel)
         return loaded
 
     def find_losses(self, model: Model, stacklevel: int) -> dict[str, BaseLearningLoss]:
-        """The loss of every trained output."""
-        return resolve_losses(model, self.arguments["learning_loss"])
+        """The loss of every trained output, or the one that the model computes."""
+        loss = self.arguments["learning_loss"]
+        if not isinstance(loss, OutputLoss):
+            return resolve_losses(model, loss)
+        losses, labels, row_weights = find_loss(model, loss.name, loss.label_names, loss.sample_weight_name)
+        self.roles = Roles(labels, row_weights)
+        if self.arguments["weights_to_train"] is None:
+            self._warn_of_loss_weights(model, losses, stacklevel + 2)
+        return losses
+
+    def _warn_of_loss_weights(self, model: Model, losses: Mapping[str, BaseLearningLoss], stacklevel: int) -> None:
+        """Warn of weights that are not trained as the loss alone reads them: it might have learned them."""
+        frozen = find_frozen(model, self.arguments["freeze"])
+        if names := [n for n in find_loss_weights(model, losses) if n not in frozen]:
+            warnings.warn(f"The loss {self.arguments['learning_loss'].name!r} alone reads "
+                          f"{', '.join(map(repr, names))}, taken for constants such as class weights and not trained; "
+                          f"add to weights_to_train what is a weight, or to freeze what is none.", ModelWarning,
+                          stacklevel=stacklevel)
 
     def compose(self, spec: TrainingSpec, settings: FitSettings) -> None:
         """Compose the parts from a spec and the settings of the loop."""
@@ -234,6 +260,9 @@ class Training:
         self.door = SpecDoor(spec, engine, self.predictor)
         self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
+        if (roles := self.roles) is not None:
+            self.predictor.reader = LossBatchReader(self.data, roles.labels, roles.row_weights)
+            self.state.outputs = list_predictions(spec.model, self.arguments["learning_loss"].name, roles.names) or None
         #: Forward and backward apart, as they were used last; None if they were not.
         self.last_layer: OrtGradientForwardBackward | None = None
 
@@ -789,8 +818,9 @@ class Training:
         model = change_weights(self.spec.model, self.first)
         with self.engine.turn.lock:
             snapshot = self.engine.snapshot()
-        return {**self.settings, **{f"_{n}": getattr(self, n) for n in _PICKLED}, **vars(self.loop.settings),
-                **deepcopy(self.progress),
+        roles = {"_labels": self.roles.labels, "_row_weights": self.roles.row_weights} if self.roles else {}
+        return {**self.settings, **roles, **{f"_{n}": getattr(self, n) for n in _PICKLED},
+                **vars(self.loop.settings), **deepcopy(self.progress),
                 "_arguments": {**arguments, "weights_to_train": self.name_weights()},
                 "model": (model.proto.SerializeToString(), dict(model.arrays)),
                 "straight_through": model.straight_through, "aliases": model.aliases, "ties": model.ties,
@@ -826,16 +856,16 @@ class Training:
         starts = {"rate_starts": state.pop("rate_starts", dict.fromkeys(settings["weights_to_train"], start) if start
                                            else {}),
                   "average_start": state.pop("average_start", 0)}
-        training.prepare_unpacked(state)
+        if "_labels" in state:
+            training.roles = Roles(state.pop("_labels"), state.pop("_row_weights"))
+            if "loss_output_name" in state:  # Pickles of version 0.1.0 have its parts as settings.
+                training.arguments["learning_loss"] = OutputLoss(*map(state.pop, _OUTPUT_LOSS))
         spec = training.specify(change_weights(model, training.learned))
         training.compose(replace(spec, **starts), fit_settings)
         training.restore_arrays(snapshot)
         training.progress = progress
         training.note_pieces()
         return training
-
-    def prepare_unpacked(self, state: State) -> None:
-        """Take what else a subclass has pickled."""
 
 
 def _refuse(params: Entries) -> Estimator:

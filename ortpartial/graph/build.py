@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapping, Sequence
-from typing import cast
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
@@ -14,7 +13,7 @@ from ortpartial.exceptions import GraphError
 
 from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
-from .refusals import REFUSING, describe_refusal
+from .refusals import GUARD, REFUSING, describe_refusal
 from .schemas import OPSET
 from .traits import RANDOM
 from .values import Node, Subgraph, Value, topological
@@ -92,14 +91,17 @@ def build(
 
 def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[str, Value]:
     """Values by name: the keys of a dict, else the hints, else `prefix_i`."""
-    listed = to_tuple(values.values() if isinstance(values, Mapping) else values)
-    if listed is None or not all(isinstance(v, Value) for v in listed):
-        raise GraphError(f"build: {prefix}s is a list of values, or a dict of them by name, not {values!r}.")
-    if isinstance(values, Mapping):
-        return dict(values)
+    listed = None if isinstance(values, Value) else to_tuple(values)
+    if listed is None:
+        raise GraphError(f"build: {prefix}s is a list of values, or a dict of them by name, not {values!r}; write "
+                         f"[value] for one.")
+    items = values.items() if isinstance(values, Mapping) else ((f"{prefix}_{i}", v) for i, v in enumerate(listed))
     named: dict[str, Value] = {}
-    for i, v in enumerate(cast("tuple[Value, ...]", listed)):
-        key = v.hint or f"{prefix}_{i}"
+    for default, v in items:
+        if not isinstance(v, Value):
+            raise GraphError(f"build: the {prefix} {default!r} is {v!r}, where a value was expected, as variable, "
+                             f"constant and op return them.")
+        key = default if isinstance(values, Mapping) else v.hint or default
         if key in named:
             raise GraphError(f"Two {prefix}s are called {key!r}; give them names by a dict.")
         named[key] = v
@@ -142,6 +144,8 @@ class _Names:
 
     def fresh(self, hint: str, prefix: str) -> str:
         """An unused name: the hint itself, else `prefix_n`."""
+        while hint.startswith(GUARD) and hint in self.taken:
+            hint += " "  # The name of a guard is its error, which other guards may have as well.
         if hint and hint not in self.taken:
             self.taken.add(hint)
             return hint

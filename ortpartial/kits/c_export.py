@@ -153,7 +153,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     """
     file = Path(folder) / f"{name}.json"
     try:
-        layout = parse_json(read_regular(file))
+        layout = parse_json(read_regular(file, "give the folder that export_c has written"))
         if (layout["format"], layout["version"]) != (_FORMAT, _VERSION):
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]
@@ -189,7 +189,7 @@ def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     proto = read(training)
     if len(proto.training_info) != 1:
         raise ModelError(f"An export holds one training step, and the model has {len(proto.training_info)} entries of "
-                         f"training_info.")
+                         f"training_info; give an optimizer, or what its get_training_onnx() returns.")
     return proto
 
 

@@ -10,15 +10,19 @@ from ortpartial.exceptions import SettingError
 
 __all__ = ["TARGETS", "read_runners"]
 
-_MODULES = ("javascript/kit.mjs", "javascript/manifest.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
+_MODULES = ("javascript/kit.mjs", "javascript/manifest.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs",
+            "javascript/session.mjs", "javascript/state.mjs")
 
 #: The files of a runner by target.
 TARGETS = {
     "web": _MODULES,
-    "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
-    "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c"),
-    "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp", "cpp/train.cpp"),
-    "java": ("java/BadInput.java", "java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
+    "node": (*_MODULES, "javascript/files.mjs", "javascript/train.mjs", "javascript/predict.mjs",
+             "javascript/package.json"),
+    "c": ("c/kit.h", "c/model.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c", "c/predict.c"),
+    "cpp": ("cpp/files.hpp", "cpp/kit.hpp", "cpp/model.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp",
+            "cpp/train.cpp", "cpp/predict.cpp"),
+    "java": ("java/BadInput.java", "java/Binding.java", "java/Kit.java", "java/Model.java", "java/Rows.java",
+             "java/Tensor.java", "java/TensorFile.java", "java/Train.java", "java/Predict.java"),
 }
 
 _HERE = Path(__file__).parent

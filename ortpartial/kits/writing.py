@@ -15,6 +15,7 @@ from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
 from .manifest import Manifest, Tensor, read_manifest
+from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
@@ -83,7 +84,8 @@ def write_kit(
     proto = read(model)
     if len(proto.training_info) != 1:
         raise ModelError(f"A kit holds one training step, and the model has {len(proto.training_info)} entries of "
-                         f"training_info.")
+                         f"training_info; call export_step(folder) of an optimizer or a module, or give what its "
+                         f"get_training_onnx() returns.")
     session = TrainingSession(proto)
     shapes = share_rows(session.shapes)
     sizes = _choose_sizes(shapes, batch_sizes)
@@ -141,7 +143,7 @@ def _describe(
 
 def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
     """The inference model, and where in its file the numbers of each weight begin."""
-    proto, state = session.inference_model(), session.state
+    proto, state = lower_opset(session.inference_model()), session.state
     if proto.ByteSize() > _LIMIT:
         raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
     data, offsets = proto.SerializeToString(), {}

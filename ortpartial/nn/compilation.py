@@ -183,8 +183,9 @@ class Program(HeldState):
         optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
             optimizer.plan_again()
-        pieces = [p for o in optimizers for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping,
-                                                  o.planned_averaging)]
+        pieces: list[Piece | None] = [
+            p for o in optimizers
+            for p in (o.rate, o.planned_rate, o.penalty, o.gradient_clipping, o.planned_averaging)]
         modules = [m for _, m in self.module.named_modules()]
         pieces += [x.loss for m in modules for _, x in list_attributes(m, Loss)]
         pieces += [x for m in modules for _, x in list_attributes(m, Piece)]

@@ -12,13 +12,17 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.exceptions import ArgumentError, GraphError, ModelError, SettingError
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
+    BaseLearningPenalty,
+    GradientClipping,
     NamedSettings,
+    RateLike,
     WeightAverage,
     check_average,
+    expand_chain,
     is_settled,
     resolve_averaging,
     resolve_clipping,
@@ -38,6 +42,10 @@ __all__ = ["Optimizer"]
 Trained: TypeAlias = "TracedModule | Weight | Iterable[TracedModule | Weight] | None"
 
 
+#: Settings that a chain has under other names.
+_NAMES = {"learning_rate": "rate", "learning_penalty": "penalty"}
+
+
 class Optimizer(NamedSettings):
     """An optimizer of some weights of a module. Called with a loss in `train_one_batch`, it updates them.
 
@@ -46,8 +54,9 @@ class Optimizer(NamedSettings):
 
     Parameters
     ----------
-    rate : BaseLearningRate, str or float
-        The algorithm and its step size, such as ``"adam"`` or ``LearningRateAdamW(1e-3)``; a number is that of SGD.
+    rate : BaseLearningRate, str, float or Chain
+        The algorithm and its step size, such as ``"adam"`` or ``LearningRateAdamW(1e-3)``; a number is that of SGD. A
+        `chain` is the whole update: it stands for the settings of its parts.
     parameters : Module, Parameter, or sequence of them, optional
         What it trains; by default all that is trained of the module.
     penalty : BaseLearningPenalty or str, optional
@@ -116,18 +125,26 @@ class Optimizer(NamedSettings):
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
-            raise TypeError(f"{e} What belongs to the algorithm, such as its step size, is given to it, as in "
+            text = str(e).partition("; its settings are")[0].rstrip(".")
+            raise ArgumentError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(
-        self, rate: Any = "SGD", parameters: Trained = None, *, penalty: Any = None, gradient_clipping: Any = None,
-        accumulate: int = 1, averaging: str | WeightAverage | None = None, use_average: bool = False,
+        self, rate: RateLike = "SGD", parameters: Trained = None, *, penalty: BaseLearningPenalty | str | None = None,
+        gradient_clipping: GradientClipping | float | None = None, accumulate: int = 1,
+        averaging: str | WeightAverage | None = None, use_average: bool = False,
         distributed: bool | DataParallel = False, gradient_dtype: DTypeLike | None = None, top_k: float | None = None
     ):
+        update = {"rate": rate, "penalty": penalty, "gradient_clipping": gradient_clipping, "accumulate": accumulate,
+                  "averaging": averaging}
+        plain, penalty, gradient_clipping, accumulate, averaging, *others = expand_chain(update, _NAMES).values()
+        if others:
+            raise SettingError(f"chain: a module's optimizer takes no factors of rates, such as {others[0]!r}; give "
+                               f"parts of the module optimizers of their own.")
         self.accumulate = check_count("accumulate", accumulate)
         self.averaging = self.planned_averaging = resolve_averaging(averaging)
         self.use_average = use_average
-        self.rate = rate
+        self.rate = resolve_rate(plain)
         self.planned_batches: int | None = None
         self.penalty = resolve_penalty(penalty)
         self.gradient_clipping = resolve_clipping(gradient_clipping)

@@ -56,9 +56,16 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
     Yields
     ------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    SettingError
+        `ax` is something else.
     """
     pyplot = import_pyplot()
     if ax is not None:
+        if not hasattr(ax, "get_figure") or not hasattr(ax, "plot"):
+            raise SettingError(f"ax is axes of matplotlib, as plt.subplots() returns, not {ax!r}.")
         yield ax
         return
     if not pyplot.get_fignums():

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "ortpartial"
 #: A room imports from the faces of those on lines above its own. Rooms on one line do not know one another.
 ORDER = (
     "annotations texts",
+    "docstrings",
     "exceptions limits logs",
     "checks installation",
     "arguments",

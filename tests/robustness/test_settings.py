@@ -91,7 +91,7 @@ def test_the_calls_work(name, shared):
     ("build", "outputs", [1], "build: outputs is a list of values, or a dict of them by name, not [1]."),
     ("variable", "dtype", "floot", "dtype is 'floot'; an element type of ONNX was expected, such as 'float32'."),
     ("constant", "array", LOOP, "The constant has rows of several lengths, or holds itself."),
-    ("grad", "wrt", None, "grad: wrt is a list of values, not None."),
+    ("grad", "wrt", None, "grad: wrt is a list of values, not None; write grad(y, [x])."),
     ("find_learning_rate", "optimizer", 3, "optimizer is an OrtGradientForwardBackwardOptimizer, not 3."),
     ("artifacts.load", "folder", None, "folder is a path, a string or a Path, not None."),
     ("to_training_info", "style", [], "style is a string, not []."),

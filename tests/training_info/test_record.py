@@ -105,8 +105,9 @@ def test_a_graph_that_holds_its_loss():
     again = OrtGradientOptimizer.from_training_info(stored, shuffle=False, batch_size=5)
     assert again.partial_fit(X, Y).train_losses_ == first.partial_fit(X, Y).train_losses_[-1:]
     assert state(again) == state(first)
-    with pytest.raises(ModelError, match=r"computes its loss itself; go on with it by OrtGradientOptimizer\.from_"):
-        Optimizer.from_training_info(stored)
+    partial = Optimizer.from_training_info(stored, shuffle=False, batch_size=5)
+    assert partial.get_params()["learning_loss"].name == "loss"
+    assert state(partial.partial_fit(X, Y)) == state(first)
 
 
 def test_losses_of_two_outputs():

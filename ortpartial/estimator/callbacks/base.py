@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.checks import check_path
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import FitSettings, TaskContext, TrainingView
 from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
 
-__all__ = ["Callback", "EpochCallback", "FitRun"]
+__all__ = ["Callback", "EpochCallback", "FitRun", "check_place"]
+
+
+def check_place(name: str, path: str | os.PathLike[str]) -> str:
+    """Check the path of what a callback will write, before the training: the folders are made, if they can be."""
+    place = Path(check_path(name, path)).absolute()
+    folder = next(p for p in place.parents if p.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise SettingError(f"{os.fspath(path)!r} cannot be written, as {str(folder)!r} is "
+                           f"{'read-only' if folder.is_dir() else 'no folder'}; choose another place.")
+    return os.fspath(path)
 
 
 #: What other libraries call the columns of `history_`.
@@ -164,6 +177,9 @@ class EpochCallback(Callback):
     def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
         self._counts_epochs = True
+        if "monitor" in vars(self) and not (isinstance(self.monitor, str) and self.monitor):
+            raise SettingError(f"monitor is a column of history_, such as 'validation_loss' or 'val_accuracy', not "
+                               f"{self.monitor!r}.")
 
     @property
     def _runs(self) -> dict[int, FitRun]:

@@ -8,11 +8,10 @@ from io import StringIO, TextIOWrapper
 from pathlib import Path
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring
-from ortpartial.checks import check_path
 from ortpartial.execution import TaskContext
 from ortpartial.model import open_regular, replace_file
 
-from .base import EpochCallback, FitRun
+from .base import EpochCallback, FitRun, check_place
 
 __all__ = ["CSVLogger"]
 
@@ -55,7 +54,7 @@ class CSVLogger(EpochCallback):
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
-        self.path, self.append = check_path("path", path), append
+        self.path, self.append = check_place("path", path), append
         super().__init__(scoring, X_val, y_val)
 
     def _begin_fit(self, run: FitRun) -> None:

@@ -7,10 +7,9 @@ import time
 from numbers import Real
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring
-from ortpartial.checks import check_path
 from ortpartial.exceptions import RuntimeMissingError
 
-from .base import EpochCallback, FitRun
+from .base import EpochCallback, FitRun, check_place
 
 __all__ = ["TensorBoard"]
 
@@ -40,7 +39,7 @@ class TensorBoard(EpochCallback):
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
                  y_val: Data = None):
-        self.folder = check_path("folder", folder)
+        self.folder = check_place("folder", folder)
         super().__init__(scoring, X_val, y_val)
         _import()
 

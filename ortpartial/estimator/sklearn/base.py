@@ -7,9 +7,9 @@ import inspect
 import os
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from onnx import ModelProto
@@ -20,7 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ortpartial.annotations import CallbackLike, Context, Data, MetricLike, Record, Settings, State
+from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, MetricLike, Record, Settings, State
+from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import TrainingView, wrap_sparse
@@ -28,9 +29,11 @@ from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
+    Chain,
     ElasticLearningPenalty,
     Metric,
     NamedSettings,
+    RateLike,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -38,8 +41,9 @@ from ortpartial.learning import (
     resolve_rate,
 )
 from ortpartial.model import Model, load
+from ortpartial.runtime import DeviceName
 
-from ..forms import ModelLike
+from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
 from ..tasks import make_tasks
@@ -75,6 +79,90 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     """A scikit-learn estimator that trains an ONNX graph.
 
     A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto, bytes, path, `Model` or callable, optional
+        What to train, from rows of X to scores; its weights are where the training starts. A function is called with
+        the shape of a row, such as ``(20,)``, and the number of outputs, and returns one. By default a network, which
+        the next four settings describe.
+    hidden_layer_sizes : int or array_like of int
+        Units of each hidden layer of the network; without hidden layers it is a linear model.
+    activation : str
+        The function of the hidden layers: ``"identity"``, ``"logistic"``, ``"tanh"``, ``"relu"``, ``"leaky_relu"``,
+        ``"elu"``, ``"gelu"`` or ``"swish"``.
+    dropout : float
+        The share of the hidden units that training drops in each step.
+    alpha : float
+        ½ alpha Σw² over the matrices of the model, divided by the rows of a batch, is added to the loss.
+    loss : str, BaseLearningLoss or callable
+        ``"squared_error"``, which is ½e² as in scikit-learn, or any other loss of the library: ``"absolute_error"``,
+        ``"huber"``, ``"poisson"``, an object, or a function of prediction and target.
+    penalty : BaseLearningPenalty, optional
+        The penalty of the weights, in place of `alpha`.
+    learning_rate : str, float, BaseLearningRate or Chain
+        The optimizer: ``"Adam"``, ``"SGD"``, ``"SGDNesterov"`` and others by name, an object with its step size and
+        schedule, a `chain` of the whole update, or a number, the step size of Adam. Settings of objects are settings of
+        the estimator, such as ``learning_rate__eta0`` in a grid search.
+    learning_rate_init : float, optional
+        The step size of an optimizer that is given by name; by default 0.001, and 0.02 for a linear model.
+    batch_size : int or "auto"
+        Rows of a batch; ``"auto"`` is 200. Never more than there are rows.
+    max_iter : int
+        Number of epochs at most.
+    shuffle : bool
+        Whether every epoch takes the rows in a new order.
+    random_state : int, RandomState or None
+        Source of the first weights, the validation data, the order of the rows and the masks of Dropout.
+    tol, n_iter_no_change : float
+        The training ends after more than `n_iter_no_change` epochs in a row whose loss, or score on the validation
+        data, was not better by `tol` than the best one.
+    early_stopping : bool
+        Whether to hold out a share of the rows, the `validation_fraction`, and to keep the weights of the epoch with
+        the best score on it, which is the column ``"val_score"`` of `history_`.
+    validation_fraction : float
+        The share of the rows that early stopping holds out.
+    warm_start : bool
+        Whether `fit` goes on from the last one, with its weights and optimizer states.
+    verbose : bool or int
+        1 shows a progress bar, 2 a line for each epoch.
+    weights_to_train : str, sequence of str, or callable, optional
+        The weights of a `model` to train, as for `OrtGradientForwardBackwardOptimizer`; by default all.
+    dtype : str
+        ``"float32"``, which is faster, or ``"float64"``, in which the network computes; by default that of X.
+    device, engine : str
+        Where and how to train, as for `OrtGradientForwardBackwardOptimizer`.
+    callbacks : sequence of callbacks
+        As for `OrtGradientForwardBackwardOptimizer`: functions of `optimizer_`, and objects with hooks, which are given
+        the estimator. With scikit-learn 1.9 or later, such objects may also be registered by `set_callbacks`.
+    metrics : sequence of str, callable or Metric
+        What is computed after every epoch of predictions for validation data, or, without any, for the rows that are
+        trained, as for `OrtGradientForwardBackwardOptimizer`: ``"r2"``, ``"mae"``, functions of targets and
+        predictions. They are columns of `history_`.
+    settings : dict, optional
+        Further settings of `OrtGradientForwardBackwardOptimizer`, such as ``{"gradient_clipping": 1.0}``, or
+        ``{"train_mode": True}`` for a `model` with Dropout or BatchNormalization.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : numpy.ndarray of str
+        The names of the features, where X has names.
+    n_outputs_ : int
+        Number of scores of a row.
+    n_iter_ : int
+        Number of epochs of the last `fit`.
+    loss_, best_loss_ : float
+        The last loss, without the penalty, and without early stopping the least one.
+    loss_curve_ : list of float
+        The loss of each epoch.
+    validation_scores_, best_validation_score_ : list of float, float
+        With early stopping, the score of each epoch on the validation data, and the best one; otherwise None.
+    coefs_, intercepts_ : list of numpy.ndarray
+        The weights of each layer of a network.
+    optimizer_ : OrtGradientForwardBackwardOptimizer
+        Holds the model, the weights and the state of the training.
     """
 
     _parameter_constraints: Settings = {  # noqa: RUF012 - as scikit-learn has it
@@ -107,9 +195,62 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     #: For pickles of versions that had no such setting.
     metrics: Sequence[MetricLike] = ()
 
-    @abstractmethod
-    def __init__(self) -> None:
-        """The settings of both estimators are documented by these."""
+    def __init__(
+        self,
+        model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None,
+        *,
+        hidden_layer_sizes: int | ArrayLike | None = (),
+        activation: str = "relu",
+        dropout: float = 0.0,
+        alpha: float = 1e-4,
+        loss: Loss = "squared_error",
+        penalty: BaseLearningPenalty | str | None = None,
+        learning_rate: RateLike = "Adam",
+        learning_rate_init: float | None = None,
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        shuffle: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        tol: float = 1e-4,
+        n_iter_no_change: float = 10,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        verbose: bool | int = False,
+        weights_to_train: WeightSelection | None = None,
+        dtype: str = "auto",
+        device: DeviceName = "cpu",
+        engine: str = "auto",
+        callbacks: Sequence[CallbackLike] = (),
+        metrics: Sequence[MetricLike] = (),
+        settings: Settings | None = None,
+    ):
+        self.model = model
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.dropout = dropout
+        self.alpha = alpha
+        self.loss = loss
+        self.penalty = penalty
+        self.learning_rate = learning_rate
+        self.learning_rate_init = learning_rate_init
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.weights_to_train = weights_to_train
+        self.dtype = dtype
+        self.device = device
+        self.engine = engine
+        self.callbacks = callbacks
+        self.metrics = metrics
+        self.settings = settings
 
     # -- what a subclass knows of its targets
 
@@ -295,7 +436,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         hidden = list(sizes) if isinstance(sizes, Iterable) else [sizes]
         if not all(isinstance(n, Integral) and int(n) > 0 for n in hidden):
             raise ValueError(f"hidden_layer_sizes must be whole numbers > 0, got {hidden}.")
-        return [int(n) for n in hidden]
+        return np.array(hidden, int).tolist()
 
     def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
         """The model to train: a network, what a function makes of the shape of the data, or the one given."""
@@ -303,8 +444,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
                                  dropout=self.dropout, dtype=X.dtype.name, output=self._output)
-        is_model = isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike))
-        return self.model if is_model else self.model(tuple(X.shape[1:]), n_outputs)
+        if isinstance(self.model, (Model, ModelProto, bytes, str, os.PathLike)):
+            return self.model
+        return self.model(tuple(X.shape[1:]), n_outputs)
 
     def _refuse_unread(self) -> None:
         """Refuse settings that nothing reads beside others, which would be ignored."""
@@ -365,6 +507,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         if "loss" in changed:
             new["learning_loss"] = self._resolve_loss(self.n_outputs_)
         if changed & {"learning_rate", "learning_rate_init"}:
+            if isinstance(chain := former["learning_rate"], Chain):  # What it asked for ends with it.
+                new |= {**chain.neutral, **{n: v for n, v in self._more_settings.items() if n in chain.neutral}}
+                changed.add("penalty")
             new["learning_rate"] = self._rate
         if changed & {"penalty", "alpha"}:
             loss = new.get("learning_loss", optimizer.learning_loss)
@@ -384,16 +529,18 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         optimizer.training.engine.identity = fingerprint([
             sizes, trained, frozen, self.activation, self.dropout, self._output, str(optimizer.training.spec.dtype),
             self.device, optimizer.engine_, optimizer.learning_loss, optimizer.learning_rate,
-            optimizer.learning_penalty, self.settings or {}])
+            optimizer.learning_penalty, self.settings or {}, self._rate])
 
     @property
-    def _rate(self) -> BaseLearningRate:
+    def _rate(self) -> BaseLearningRate | Chain:
         """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name.
 
         A number is the step size of the default optimizer.
         """
-        rate = resolve_rate(self.learning_rate)
-        if isinstance(self.learning_rate, Real):
+        if isinstance(self.learning_rate, Chain):
+            return self.learning_rate
+        rate, setting = resolve_rate(self.learning_rate), cast(object, self.learning_rate)
+        if isinstance(setting, Real):
             default = inspect.signature(type(self)).parameters["learning_rate"].default
             return replace_settings(resolve_rate(default), eta0=rate.eta0)
         if not isinstance(self.learning_rate, str):
@@ -401,8 +548,10 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         is_linear = self.model is None and not self._hidden
         return replace_settings(rate, eta0=self.learning_rate_init or (_LINEAR_STEP if is_linear else _STEP))
 
-    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Data) -> BaseLearningPenalty:
+    def _make_penalty(self, loss: BaseLearningLoss, batch_size: int, weight: Data) -> BaseLearningPenalty | None:
         """½ alpha Σw² over the weight of a batch, as scikit-learn has it, unless another penalty is given."""
+        if self.penalty is None and isinstance(self._rate, Chain) and "learning_penalty" in self._rate.settings:
+            return None
         if self.penalty is not None:
             return resolve_penalty(self.penalty)
         # scikit-learn adds up the losses of several outputs, which are averaged here.

@@ -29,7 +29,8 @@ class _Container(Module):
             raise SettingError(f"{type(self).__name__}: modules is a dict of modules by name, not {modules!r}.")
         for name, module in modules.items():
             if not isinstance(module, Module):
-                raise SettingError(f"{type(self).__name__}: {name!r} is {module!r}, a module was expected.")
+                raise SettingError(f"{type(self).__name__}: {name!r} is {module!r}, a module was expected"
+                                   f"{_hint(type(self).__name__, module)}.")
             if not isinstance(name, str) or not name or "." in name or hasattr(type(self), name):
                 raise SettingError(f"{type(self).__name__}: {name!r} cannot be the name of a module, as it is empty, "
                                    f"contains a dot, or is that of something else.")
@@ -40,6 +41,19 @@ class _Container(Module):
 
     def __len__(self) -> int:
         return len(self._items())
+
+
+def _hint(owner: str, module: object) -> str:
+    """What to write in place of something that is no module; empty where nothing suggests itself."""
+    if isinstance(module, type):
+        return f"; write {module.__name__}()"
+    if isinstance(module, (list, tuple)):
+        return f"; write {owner}(*modules)"
+    if isinstance(module, str):
+        return "; write a layer, such as nn.ReLU()"
+    if type(module).__module__.startswith("torch"):
+        return "; a module of torch is exported first, as by ortpartial.torch.export"
+    return "; a function of values is a module with it as its forward" if callable(module) else ""
 
 
 class _Sequence(_Container):

@@ -126,7 +126,7 @@ def test_what_is_not_there():
 @pytest.mark.parametrize(("monitor", "end"), [
     ("valid_loss", "'learning_rate', 'loss', 'validation_loss'; did you mean 'validation_loss'?"),
     ("train_loss", "; did you mean 'loss'?"), ("accuracy", "; name it in the setting metrics."),
-    (3, "'validation_loss'.")])
+    ("3", "'validation_loss'.")])
 def test_what_is_meant(callback, monitor, end):
     """A column that never comes is an error, for which there are other names."""
     with pytest.raises(SettingError) as error:
