@@ -44,6 +44,7 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load
 from ortpartial.runtime import DeviceName
 
+from ..checkpoint import find_checkpoint
 from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
@@ -286,7 +287,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
              resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
         if resume is not None:
-            check_path("resume", resume)  # before the former training is given up
+            with warnings.catch_warnings():  # before the former training is given up; then it is read again
+                warnings.simplefilter("ignore")
+                find_checkpoint(check_path("resume", resume))
         if resume is not None and self.early_stopping and X_val is None and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
                              "to be the same.")
