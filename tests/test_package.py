@@ -24,6 +24,12 @@ def test_importing_it_imports_no_runtime():
     assert run(f"import ortpartial, sys; dir(ortpartial); print({heavy})") == "[]"
 
 
+def test_what_few_programs_need_is_imported_on_first_use():
+    late = "sorted(n for n in ('adapters', 'artifacts', 'nn', 'torch') if f'ortpartial.{n}' in sys.modules)"
+    assert run(f"import ortpartial, sys; print({late}); ortpartial.add_lora; ortpartial.artifacts; print({late})") == (
+        "[]\n['adapters', 'artifacts']")
+
+
 def test_every_piece_is_a_name_of_the_package():
     pieces = [name for name in learning.__all__ if re.search("(Loss|Penalty|Schedule)$|Rate", name)
               and isinstance(getattr(learning, name), type)]
