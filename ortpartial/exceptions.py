@@ -4,12 +4,16 @@ Their messages name tensors and files: what could give orders to a terminal is s
 and what is long is cut in the middle; ``error.args[0]`` is the whole.
 """
 
+import sys
+from types import TracebackType
+
 from .texts import shorten
 
-__all__ = ["CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError", "ConvergenceError",
-           "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning", "GraphError",
-           "ModelError", "ModelWarning", "NoGradientError", "NotComputedError", "OrtPartialError", "ProcessError",
-           "RewriteError", "RuntimeMissingError", "SettingError", "UnknownOperatorError", "UntranslatableError"]
+__all__ = ["ArgumentError", "CheckpointError", "CheckpointWarning", "CompilerError", "CompilerMissingError",
+           "ConvergenceError", "ConvergenceWarning", "DataError", "DeadlineError", "DeviceError", "DeviceWarning",
+           "FileMissingError", "GraphError", "ModelError", "ModelWarning", "NoGradientError", "NotComputedError",
+           "OrtPartialError", "ProcessError", "RewriteError", "RuntimeMissingError", "SettingError",
+           "UnknownOperatorError", "UntranslatableError"]
 
 
 class OrtPartialError(Exception):
@@ -28,12 +32,42 @@ class OrtPartialError(Exception):
     def __str__(self) -> str:
         return shorten(super().__str__(), keep="\n")
 
+    def _render_traceback_(self) -> list[str]:
+        """The lines that IPython shows: the frames of the user, without those of this library."""
+        shown = _leave_out_own(self.__traceback__) or self.__traceback__
+        lines: list[str] = sys.modules["IPython"].get_ipython().InteractiveTB.structured_traceback(
+            type(self), self, shown)
+        return lines
+
+
+def _leave_out_own(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this library, of which `%debug` still knows."""
+    if trace is None:
+        return None
+    rest = _leave_out_own(trace.tb_next)
+    if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == __name__.partition(".")[0]:
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
 
 class _NamingWarning(UserWarning):
     """Base of the warnings."""
 
     def __str__(self) -> str:
         return shorten(super().__str__(), keep="\n")
+
+
+class ArgumentError(OrtPartialError, TypeError):
+    """A setting or an argument does not exist under this name, or is to be given by name.
+
+    Examples
+    --------
+    >>> from ortpartial import LearningRateSGD
+    >>> LearningRateSGD(lr=0.1)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ArgumentError: LearningRateSGD has no setting 'lr'; did you mean 'eta0'?
+    """
 
 
 class GraphError(OrtPartialError, ValueError):
@@ -140,6 +174,19 @@ class CheckpointError(OrtPartialError, ValueError):
     Traceback (most recent call last):
         ...
     ortpartial.exceptions.CheckpointError: 'state.safetensors' is no safetensors file, or a damaged one.
+    """
+
+
+class FileMissingError(OrtPartialError, FileNotFoundError):
+    """A file or a folder that is to be read is not there; the message says which one was expected.
+
+    Examples
+    --------
+    >>> from ortpartial import TrainingKit
+    >>> TrainingKit("nowhere")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.FileMissingError: There is no file 'nowhere/kit.json'; give the folder that export_step ...
     """
 
 

@@ -1,7 +1,8 @@
 """Logging: the logger of the package, and which compilation a thread is busy with.
 
 The logger is "ortpartial". It says at level INFO how a training starts and ends and which compilations take a second or
-more, at level DEBUG every compilation and every epoch. Unless logging is configured, nothing is shown.
+more, at level DEBUG every compilation, every rewrite that has changed something, and every epoch. Unless logging is
+configured, nothing is shown.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from .autodiff import grad
+from .checks import to_generator
 from .exceptions import DataError, GraphError, ModelError
 from .graph import Value, build, variable
 from .model import Model, load
@@ -192,7 +193,7 @@ def check_gradient(
     wrt = [i for i, a in enumerate(args) if a.dtype == np.float64] if wrt is None else list(wrt)
     if not wrt:
         raise ValueError("No argument is of a floating-point dtype, so there is nothing to differentiate by.")
-    differences = _Differences(np.random.default_rng(seed), directions, skip_kinks, step, rtol, np.finfo(dtype).eps)
+    differences = _Differences(to_generator("seed", seed), directions, skip_kinks, step, rtol, np.finfo(dtype).eps)
     for k in range(1, order + 1):
         forward = _compile(f, args, dtype)
         cotangents = [_round(differences.rng.normal(size=y.shape)) for y in forward(args)]

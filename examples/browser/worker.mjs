@@ -14,7 +14,6 @@ let folder, kit, data, place; // the place of this training in the browser's sto
 let losses = []; // of the latest steps
 let goal = null; // what is being trained: until which step, in which batches, on which digits
 let watched = { images: new Float32Array() }; // what the page wants to know the scores of
-let model = null; // the session of the model after `steps` steps
 const files = new Map();
 
 async function read(name) {
@@ -42,15 +41,9 @@ function mix(digits, alone, batch) {
 async function computeScores() {
   const { images, view } = watched;
   if (!images.length) return { view, scores: new Float32Array() };
-  if (model?.steps !== kit.stepsTaken) {
-    await model?.session.release();
-    model = null;
-    const steps = kit.stepsTaken;
-    model = { steps, session: await ort.InferenceSession.create(await kit.model()) };
-  }
-  const { inputNames: [input], outputNames: [output] } = model.session;
-  const results = await model.session.run({ [input]: new ort.Tensor("float32", images, [images.length / 64, 64]) });
-  return { view, scores: results[output].data };
+  const rows = { dtype: "float32", shape: [images.length / 64, 64], data: images };
+  const [scores] = Object.values(await kit.predict({ [kit.manifest.inputs[0].name]: rows }));
+  return { view, scores: scores.data };
 }
 
 /** The scores of the watched images, ten for each. One call waits for the other: there is one model. */
@@ -68,7 +61,6 @@ const report = async () =>
 /** After the weights have changed other than by a step. */
 async function begin() {
   losses = [];
-  if (model) model.steps = null; // those of other weights
   await keep();
   await report();
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, helper
 
-from ortpartial.checks import check_count, to_number
+from ortpartial.checks import check_real, check_whole, to_generator
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
@@ -257,13 +257,7 @@ def _name(name: str, taken: set[str]) -> str:
 def _check(method: str, rank: int, alpha: float, dropout: float,
            random_state: int | np.random.Generator | None) -> tuple[Adapter, np.random.Generator]:
     """An adapter without targets yet, and the generator that draws its weights."""
-    rank = check_count("rank", rank)
-    if to_number(alpha, above=0) is None:
-        raise SettingError(f"alpha is a positive number, not {alpha!r}.")
-    if to_number(dropout, low=0, below=1) is None:
-        raise SettingError(f"dropout is a share of inputs, at least 0 and less than 1, not {dropout!r}.")
-    try:
-        generator = np.random.default_rng(random_state)
-    except (TypeError, ValueError):
-        raise SettingError(f"random_state is None, a seed from 0 on or a Generator, not {random_state!r}.") from None
-    return Adapter(method, int(rank), float(alpha), float(dropout), ()), generator
+    rank = check_whole("rank", rank, 1)
+    alpha, dropout = check_real("alpha", alpha, above=0, high=1e30), check_real("dropout", dropout, low=0, below=1)
+    generator = to_generator("random_state", random_state)
+    return Adapter(method, rank, alpha, dropout, ()), generator

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import GraphProto, ModelProto, numpy_helper
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
@@ -31,6 +32,7 @@ _BIASES = {"Attention": 2, "Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "Ma
 _AT_ONCE = 2**20
 
 
+@checked
 def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
           adapter: str | os.PathLike[str] | None = None) -> ModelProto:
     """A model whose weights hold what an adapter has learned: it has the nodes of the base, and its size and speed.

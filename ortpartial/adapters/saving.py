@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.arguments import checked
+from ortpartial.exceptions import FileMissingError, ModelError, SettingError
 from ortpartial.model import Model, check_finite, is_base, read_adapter, write
 
 from .insertion import insert, read_copy, remove_adapter, strip_adapter
@@ -27,6 +28,7 @@ _METHODS = ("get_trained_onnx", "inference_model", "to_onnx")
 _ONNX, _SAFETENSORS = ".onnx_adapter", ".safetensors"
 
 
+@checked
 def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None) -> None:
     """Write the adapter of a trained model to a file, and the model that it is loaded beside.
 
@@ -94,6 +96,7 @@ def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.P
         write(proto, base)
 
 
+@checked
 def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], path: str | os.PathLike[str]
                  ) -> ModelProto:
     """Add an adapter that was saved to the model that it was trained for.
@@ -119,8 +122,8 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
         The installed onnxruntime reads no `.onnx_adapter` file.
     SettingError
         The path ends as no adapter does.
-    OSError
-        It cannot be read.
+    FileMissingError, OSError
+        It is not there, or cannot be read.
 
     Examples
     --------
@@ -133,6 +136,9 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
     ['fc.weight', 'fc.lora_A.weight', 'fc.lora_B.weight']
     """
     _check_path(path)
+    if not Path(path).exists():
+        raise FileMissingError(f"There is no adapter {os.fspath(path)!r}; give the file or the folder that "
+                               f"save_adapter or PEFT has written.")
     proto = remove_adapter(model)
     if Path(path).suffix == _ONNX:
         adapter, arrays = read_onnx_adapter(path, proto)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from onnx import NodeProto
 
+from ortpartial.checks import check_names
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.model import read_scope
 
@@ -66,10 +67,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
 
 def list_patterns(targets: str | Sequence[str]) -> list[str]:
     """The patterns, where one alone may be given."""
-    patterns = list(targets) if isinstance(targets, Iterable) and not isinstance(targets, str) else [targets]
-    if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
-        raise SettingError(f"A target is a pattern over names of modules, nodes and weights, not {wrong[0]!r}.")
-    return patterns
+    return list(check_names("targets", targets))
 
 
 def match_parts(product: Product, pattern: str) -> Sequence[Part]:

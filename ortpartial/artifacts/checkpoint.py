@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import CheckpointError, SettingError
 from ortpartial.model import open_regular, read_regular, write_files
 
@@ -83,6 +84,7 @@ class Checkpoint:
     properties: dict[str, int | float | str] = field(default_factory=dict)
 
 
+@checked
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint of `onnxruntime.training`, on any runtime.
 
@@ -204,6 +206,7 @@ def _read_properties(bag: Table | None) -> dict[str, int | float | str]:
     return {**integers, **floats, **{_name(p): p.text(1) for p in bag.tables(2)}}
 
 
+@checked
 def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     """Write a checkpoint, which `onnxruntime.training.api` of 1.19.2 reads, too.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OpaqueSchema, build, topological, walk_nodes
 from ortpartial.model import Model, load, read, replace_messages
@@ -188,6 +189,7 @@ def load_lowered(graph: TrainingGraph, sizes: Mapping[str, Sequence[int]] | None
     return model
 
 
+@checked
 def lower_training_model(
     source: ModelProto | bytes | str | os.PathLike[str], parameters: Collection[str] | None = None
 ) -> ModelProto:

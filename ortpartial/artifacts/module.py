@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
@@ -704,6 +705,7 @@ class LinearLRScheduler:
         self._optimizer.set_learning_rate(self._initial * factor)
 
 
+@checked
 def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
          device: DeviceName | Device = "cpu", seed: int = 0, engine: str = "auto", timeout: float | None = None
          ) -> Module:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
+import numpy as np
+
 from ortpartial.annotations import Function, Inputs
+from ortpartial.checks import to_tuple
 from ortpartial.exceptions import GraphError, NoGradientError
 from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
 from ortpartial.model import expand_body
@@ -132,14 +136,24 @@ def grad(
     <Value Mul float32[N]>
     >>> model = build([x], {"x_grad": dx})
     """
-    outputs = [outputs] if isinstance(outputs, Value) else list(outputs)
-    values: list[Any] = [*outputs, *wrt]
-    if wrong := [v for v in values if not isinstance(v, Value)]:
+    outputs, wrt = (outputs,) if isinstance(outputs, Value) else _list("outputs", outputs), _list("wrt", wrt)
+    dys = (None,) * len(outputs) if cotangents is None else _list("cotangents", cotangents)
+    if wrong := [v for v in (*outputs, *wrt) if not isinstance(v, Value)]:
         raise GraphError(f"grad differentiates values by values, not {wrong[0]!r}; load(model).values has those of a "
                          f"model by name.")
-    dys = list(cotangents) if cotangents is not None else [None] * len(outputs)
+    if wrong := [d for d in dys if d is not None and not isinstance(d, (Value, Number, np.ndarray))]:
+        raise GraphError(f"grad: cotangents has {wrong[0]!r}, where a value or None was expected.")
+    if len(dys) != len(outputs):
+        raise GraphError(f"grad: there are {len(outputs)} outputs and {len(dys)} cotangents.")
     seeds = [ones_like(y) if d is None else d for y, d in zip(outputs, dys, strict=True)]
     return [zeros_like(x) if d is None else d for x, d in zip(wrt, backpropagate(outputs, seeds, wrt), strict=True)]
+
+
+def _list(name: str, values: Any) -> tuple[Any, ...]:
+    """The values of an argument of `grad`."""
+    if isinstance(values, Value) or (listed := to_tuple(values)) is None:
+        raise GraphError(f"grad: {name} is a list of values, not {values!r}; write grad(y, [x]).")
+    return listed
 
 
 def backpropagate(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from ortpartial.checks import check_callable, check_names
 from ortpartial.exceptions import ModelError, ModelWarning
 from ortpartial.graph import PRODUCTS, Node, Value, gradient_reads, parameter, topological
 from ortpartial.model import (
@@ -221,9 +222,7 @@ def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     if callable(weights):
         return _choose(model, weights, candidates)
     names: list[str] = []
-    for item in [weights] if isinstance(weights, str) else weights:
-        if not isinstance(item, str):
-            raise ModelError(f"A weight is named by a string, not by {item!r}.")
+    for item in check_names("weights_to_train", weights, ModelError):
         name = model.find_initializer(item)
         if (adapter := list_adapter(model, item)) is not None:
             names += [n for n in adapter if n not in names]
@@ -324,6 +323,7 @@ def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Nod
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], object],
             candidates: Mapping[str, list[Node]]) -> list[str]:
     """The weights that a function chooses, called once for each node that reads one."""
+    check_callable("weights_to_train", predicate, 3)
     shapes = {n: model.arrays[n].shape for n in candidates}
     chosen = [n for n, nodes in candidates.items()
               if any(predicate(model.main_names[n], shapes[n], node) for node in nodes)]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from ortpartial.checks import check_names
 from ortpartial.exceptions import ModelError
 from ortpartial.model import Model, is_base, read_adapter
 
@@ -106,8 +107,8 @@ def find_frozen(model: Model, freeze: str | Sequence[str]) -> dict[str, str]:
     {'a.w': '*.w'}
     """
     frozen: dict[str, str] = {}
-    for item in [freeze] if isinstance(freeze, str) else freeze:
-        if isinstance(item, str) and item.startswith("!") and item not in model.initializers:
+    for item in check_names("freeze", freeze, ModelError):
+        if item.startswith("!") and item not in model.initializers:
             freed = find_named(model, item[1:])
             frozen = {n: by for n, by in frozen.items() if n not in freed}
         else:

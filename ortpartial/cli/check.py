@@ -11,6 +11,7 @@ from ortpartial.checks import check_count
 from ortpartial.estimator import OrtGradientForwardBackwardOptimizer, resolve_losses
 from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
+from ortpartial.rewrites import select_rewrites
 
 from .argument_types import Commands
 from .component_specs import parse_losses
@@ -27,7 +28,8 @@ _DESCRIPTION = """\
 Loss and gradients of a batch, as each engine computes them, are compared with
 those of the model as it is written, run without optimization. The rows are
 those of a file, or random; targets are random. The exit code is 1 where an
-engine computes something else: the message names the rewrite at fault."""
+engine computes something else: the message names the rewrite at fault. Below
+each engine stand the rewrites of its step, with what they have changed."""
 
 _EXAMPLES = """
 check model.onnx
@@ -75,14 +77,16 @@ def run_check(args: argparse.Namespace) -> int:
     X = rows.draw_inputs() if args.data is None else _read_inputs(args, rows)
     y = rows.draw_targets(X)
     results = {engine: _check_engine(args, rows, engine, X, y) for engine in args.engine}
-    for engine, (result, message) in results.items():
+    for engine, (result, message, rewrites) in results.items():
         if args.json:
-            print_json({"engine": engine, "result": result, "message": message})
+            print_json({"engine": engine, "result": result, "message": message, "rewrites": rewrites})
         else:
             print_line(f"{engine}: {result}{': ' if message else ''}{' '.join(message.split())}")
-    if not any(result != "not checked" for result, _ in results.values()):
+            for rewrite in rewrites:
+                print_line(f"  {rewrite}")
+    if not any(result != "not checked" for result, *_ in results.values()):
         return 2
-    return int(any(result == "differs" for result, _ in results.values()))
+    return int(any(result == "differs" for result, *_ in results.values()))
 
 
 def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Data]:
@@ -93,16 +97,19 @@ def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Dat
     return {n: a[: rows.batch_size] for n, a in roles.select_inputs(columns, inputs).items()}
 
 
-def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: object, y: object) -> tuple[str, str]:
-    """Whether an engine agrees with the model, differs or does not train it, and why."""
+def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: object, y: object
+                  ) -> tuple[str, str, list[str]]:
+    """Whether an engine agrees with the model, differs or does not train it, why, and the rewrites of its step."""
     try:
         optimizer = OrtGradientForwardBackwardOptimizer(
             rows.model, args.weights, learning_loss=dict(rows.losses), batch_size=rows.batch_size, shuffle=False,
             exc=False, train_mode=args.train_mode, freeze=args.freeze, engine=engine, check=True)
-        optimizer.partial_fit(X, y)
+        with select_rewrites() as reports:
+            optimizer.partial_fit(X, y)
     except RewriteError as e:
-        return "differs", str(e)
+        return "differs", str(e), []
     except OrtPartialError as e:
-        return "not checked", str(e)
+        return "not checked", str(e), []
     is_other = optimizer.engine_ != engine
-    return "agrees", f"trained by {optimizer.engine_}: {optimizer.engine_reason_}" if is_other else ""
+    message = f"trained by {optimizer.engine_}: {optimizer.engine_reason_}" if is_other else ""
+    return "agrees", message, list(dict.fromkeys(map(str, reports)))

@@ -84,11 +84,12 @@ def add_lora_command(commands: Commands) -> None:
     command.add_argument("data", type=Path, metavar="DATA", help="texts or token ids: .jsonl, .txt or .npy")
     what = command.add_argument_group("adapter")
     what.add_argument("--method", choices=tuple(_RATES), default="lora", help="default: lora")
-    what.add_argument("--target", action="append", metavar="PATTERN",
+    what.add_argument("--target", "--target-modules", action="append", metavar="PATTERN",
                       help="products to adapt, by name or pattern, linear or attention; may be given several times; "
                            "default: linear, which is all but the head")
-    what.add_argument("--rank", type=int, default=8, metavar="N", help="columns of A, rows of B; default: 8")
-    what.add_argument("--alpha", type=float, default=16, help="A and B are multiplied by alpha / rank; default: 16")
+    what.add_argument("--rank", "--r", type=int, default=8, metavar="N", help="columns of A, rows of B; default: 8")
+    what.add_argument("--alpha", "--lora-alpha", type=float, default=16,
+                      help="A and B are multiplied by alpha / rank; default: 16")
     what.add_argument("--dropout", type=float, default=0.0, metavar="SHARE", help="share of what A reads that is "
                                                                                   "dropped; default: 0")
     how = command.add_argument_group("training")
@@ -102,6 +103,8 @@ def add_lora_command(commands: Commands) -> None:
                                                                  "default: 1")
     how.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches whose gradients are added up for "
                                                                             "a step; default: 1")
+    how.add_argument("--engine", choices=("auto", "step", "native"), default="auto",
+                     help="what runs the steps; default: the fastest that can")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
@@ -118,7 +121,7 @@ def run_lora(args: argparse.Namespace) -> int:
     rows = _read_rows(args)
     optimizer = _make_optimizer(args, folder)
     batches = PaddedBatches([row.ids for row in rows], [row.labels for row in rows], args.batch_size,
-                            random_state=args.seed)
+                            random_state=args.seed, with_mask="attention_mask" in optimizer.training.spec.model.inputs)
     start = perf_counter()
     try:
         optimizer.fit(batches, resume=folder if args.resume else None)
@@ -184,7 +187,7 @@ def _make_optimizer(args: argparse.Namespace, folder: Path) -> OrtGradientForwar
         adapted, "adapter", learning_loss=NextTokenLearningLoss(),
         learning_rate=parse_rate(args.rate or _RATES[args.method]), max_iter=args.epochs, random_state=args.seed,
         train_mode=args.dropout > 0, gradient_clipping=parse_clipping(args.clip), accumulate=args.accumulate,
-        callbacks=make_callbacks(args, folder), verbose=int(has_bar(args)))
+        engine=args.engine, callbacks=make_callbacks(args, folder), verbose=int(has_bar(args)))
 
 
 def _add_adapter(args: argparse.Namespace, targets: Sequence[str]) -> ModelProto:

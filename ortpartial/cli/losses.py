@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from ortpartial.estimator import ends_in_probabilities, resolve_losses
 from ortpartial.graph import Value
-from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss
+from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss, guess_loss
 from ortpartial.model import Model
 
 from .component_specs import is_for_all, parse_losses
@@ -20,8 +22,8 @@ __all__ = ["choose_losses"]
 def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Columns, quiet: bool = False) -> list[str]:
     """The words of the losses, with settings that follow from the outputs and the targets.
 
-    Labels that are texts have a cross entropy where no word says another loss, and an output that ends in Softmax or
-    Sigmoid has one of probabilities.
+    Labels, texts or whole numbers, have a loss of classes where no word says another, and an output that ends in
+    Softmax or Sigmoid has one of probabilities.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Col
     -------
     list of str
     """
-    words = list(words) or [_choose_default(roles, model, columns)]
+    words = list(words) or [_choose_default(roles, model, columns, quiet)]
     losses = resolve_losses(model, parse_losses(words, roles.target))
     targets = dict(zip(roles.outputs, roles.target, strict=True)) if len(roles.outputs) > 1 else {}
     of_outputs = dict.fromkeys(losses, words[0]) if is_for_all(words) else dict(w.split("=", 1) for w in words)
@@ -56,12 +58,30 @@ def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Col
     return list(chosen.values()) if is_for_all(words) and len(chosen) == 1 else [f"{o}={w}" for o, w in chosen.items()]
 
 
-def _choose_default(roles: Roles, model: Model, columns: Columns) -> str:
-    """A cross entropy for labels that are texts, else the square error."""
+def _choose_default(roles: Roles, model: Model, columns: Columns, quiet: bool) -> str:
+    """A loss of classes for labels, texts or whole numbers that the scores can tell apart, else the square error."""
     (output, *others), (target, *further) = roles.outputs, roles.target
-    if others or further or columns[target].dtype.kind not in "US":
+    labels, scores = columns[target], _count_scores(model.outputs[output])
+    if others or further or labels.dtype.kind in "US":
+        return "square" if others or further or scores == 1 else "cross_entropy"
+    if len(model.outputs[output].shape or ()) > 2 or not _are_classes(labels, scores):
         return "square"
-    return "square" if _count_scores(model.outputs[output]) == 1 else "cross_entropy"
+    shape = (len(labels), scores if isinstance(scores, int) else 2)
+    loss = guess_loss(np.zeros(shape[: 1 if scores == 1 else 2]), labels.astype(np.int64))
+    word = "log_loss" if type(loss) is NegLogLearningLoss else "cross_entropy"
+    if not quiet:
+        print_line(f"{target} holds whole numbers from {labels.min():g} to {labels.max():g}, taken for classes, so "
+                   f"that the loss is {word}; --loss square takes them for quantities", sys.stderr)
+    return word
+
+
+def _are_classes(labels: np.ndarray, scores: int | str | None) -> bool:
+    """Whether numbers are labels of as many classes as there are scores, of which one tells 0 from 1."""
+    if labels.ndim != 1 or not labels.size or not (labels == np.floor(labels)).all():
+        return False
+    if scores == 1:
+        return set(np.unique(labels)) == {0, 1}
+    return labels.min() >= 0 and not (isinstance(scores, int) and labels.max() >= scores)
 
 
 def _of_probabilities(word: str, loss: BaseLearningLoss, y: Value, has_labels: bool) -> str:

@@ -68,7 +68,7 @@ def add_command(commands: Commands, name: str, run: Callable[[argparse.Namespace
         epilog=f"examples:{lines}" if examples else None, formatter_class=_HelpFormatter)
     command.add_argument("model", type=Path, metavar="MODEL", help=model)
     command.add_argument("--custom-ops", type=Path, metavar="LIBRARY", help="shared library of custom operators")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
     return command
 
 

@@ -20,6 +20,7 @@ from .completion import add_completion_command
 from .console import close_output, print_error, show_warning
 from .export import add_export_command
 from .gradient import add_gradient_command
+from .habits import describe_option
 from .info import add_info_command
 from .lora import add_lora_command
 from .predict import add_evaluate_command, add_predict_command
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     exp_grad.onnx: x, y_grad -> x_grad
     0
     """
-    args = _parser().parse_args(argv)
+    args, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        args.parser.error(describe_option(unknown[0], args.parser))
     args.words = sys.argv[1:] if argv is None else list(argv)
     try:
         with warnings.catch_warnings():

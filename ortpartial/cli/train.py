@@ -18,7 +18,7 @@ from ortpartial.estimator import EarlyStopping, OrtGradientForwardBackwardOptimi
 from ortpartial.exceptions import ConvergenceError, RuntimeMissingError, SettingError
 from ortpartial.graph import find_inputs
 from ortpartial.installation import install_command
-from ortpartial.model import Model, write
+from ortpartial.model import Model, check_suffix, write
 from ortpartial.plots import plot_losses, save_figure
 from ortpartial.runtime import connect_processes
 
@@ -94,7 +94,7 @@ def add_train_command(commands: Commands) -> None:
     add_data_options(command)
     how = command.add_argument_group("training")
     how.add_argument("--loss", nargs="+", metavar="LOSS", help="the loss, or OUTPUT=LOSS for each trained output; "
-                                                               "default: square, and cross_entropy for texts")
+                                                               "default: square, of labels cross_entropy or log_loss")
     how.add_argument("--rate", default="adam", metavar="RATE", help="the optimizer, with its first step size and "
                                                                     "schedule; default: adam, which is adam:1e-3")
     how.add_argument("--penalty", metavar="PENALTY", help="the penalty of the weights; default: none")
@@ -182,6 +182,7 @@ def run_train(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace, is_first: bool = True) -> int:
     """Train a model, and write it unless another process does."""
     check_output(args.output, args.force, "the trained model")
+    check_suffix(args.output, "an ONNX model", ".onnx")
     _check_options(args)
     folder = find_folder(args)
     check_folder(folder, args)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import Batch, is_batches, prefetch, wrap_sparse
+from ortpartial.execution import Batch, is_batches, prefetch, refuse_foreign, wrap_sparse
 
 from .validation import DataAdapter
 
@@ -48,6 +48,7 @@ class BatchReader:
         DataError
             X gives batches, and there are sample weights apart from them.
         """
+        refuse_foreign(X)
         if y is None and isinstance(X, Mapping):
             X, y, w = self._split_dict(X)
             return X, y, sample_weight if w is None else w

@@ -19,7 +19,7 @@ import numpy as np
 
 from ortpartial.annotations import Entries, Json, State
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, ModelError, SettingError
-from ortpartial.model import read_tensors, write_tensors
+from ortpartial.model import check_suffix, read_tensors, write_tensors
 from ortpartial.texts import parse_json
 
 __all__ = ["add_checkpoint", "decode", "encode", "find_checkpoint", "list_checkpoints", "parse_state",
@@ -49,7 +49,7 @@ def write_checkpoint(state: Entries, path: str | os.PathLike[str], kind: str = "
     Raises
     ------
     SettingError
-        The state holds something else.
+        The state holds something else, or the file ends as that of another library.
     OSError
         The file cannot be written; the former one remains.
 
@@ -59,6 +59,7 @@ def write_checkpoint(state: Entries, path: str | os.PathLike[str], kind: str = "
     >>> read_checkpoint("a.safetensors")
     {'epoch': 3, 'weights': {'w': array([0., 0.])}}
     """
+    check_suffix(path, f"a {kind}", ".safetensors")
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(encode(state, "", arrays), separators=(",", ":"), allow_nan=False)
     metadata = {"format": f"ortpartial {kind}", "version": str(_VERSION), "sha256": _hash(text, arrays), "state": text}

@@ -13,13 +13,16 @@ from ortpartial.exceptions import CheckpointError
 from ortpartial.execution import FitPosition
 from ortpartial.training import ShapePolicy
 
-__all__ = ["BITS", "check_form"]
+__all__ = ["BITS", "FORM", "check_form"]
 
 #: Whether a part of a state is what it should be; it may raise an error instead, of any kind.
 Check = Callable[[Any], bool]
 
 #: Sources of random bits that numpy has.
 BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+#: What `capture_state` yields; a former one has no number.
+FORM = 2
 
 #: Counters are 64-bit numbers in a graph, and sums of them have to be.
 _MOST = 2**62

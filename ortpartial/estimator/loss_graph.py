@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from onnx import GraphProto, ModelProto, helper
 
-from ortpartial.annotations import Data
+from ortpartial.checks import check_flag, check_names
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build, find_inputs
 from ortpartial.learning import BaseLearningLoss, list_settings, refuse_former_names, replace_settings, resolve_loss
@@ -88,6 +88,7 @@ def add_loss_output(
     losses = resolve_losses(loaded, loss)
     warn_of_activations(loaded, losses, stacklevel=3)
     _check(loaded, losses, loss_output_name)
+    check_flag("weighted", weighted)
     spec = TrainingSpec(loaded, (), losses)
     targets = make_targets(spec)
     rows = next((t.shape[0] for t in targets.values() if t.shape), None)
@@ -102,6 +103,8 @@ def add_loss_output(
 
 def _check(model: Model, losses: Mapping[str, BaseLearningLoss], name: str) -> None:
     """Refuse what a graph cannot hold."""
+    if not isinstance(name, str) or not name:
+        raise SettingError(f"loss_output_name is a name, not {name!r}.")
     if name in model.values:
         raise SettingError(f"The model has a tensor {name!r}; give the loss another name by loss_output_name.")
     for output, loss in losses.items():
@@ -284,7 +287,9 @@ def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | Non
                       ) -> LossOutput:
     """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
     _check_loss(model, name)
-    named = _list_names(labels)
+    named = [] if labels is None else list(check_names("label_names", labels))
+    if row_weights is not None and not isinstance(row_weights, str):
+        raise SettingError(f"sample_weight_name is the name of an input, not {row_weights!r}.")
     roles = [*named, *([] if row_weights is None else [row_weights])]
     if row_weights in named:
         raise SettingError(f"The input {row_weights!r} is among label_names and is sample_weight_name; it is either of "
@@ -305,18 +310,9 @@ def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | Non
     return LossOutput(tuple(named), row_weights, tuple(predictions))
 
 
-def _list_names(labels: Data) -> list[str]:
-    """The setting `label_names` as a list."""
-    if isinstance(labels, str) or labels is None:
-        return [] if labels is None else [labels]
-    if isinstance(labels, Sequence):
-        return list(labels)
-    raise SettingError(f"label_names is {labels!r}; expected the name of an input, or a list of them.")
-
-
 def _check_loss(model: Model, name: str) -> None:
     """Refuse what is no loss."""
-    if name not in model.outputs:
+    if not isinstance(name, str) or name not in model.outputs:
         raise SettingError(f"The model has no output {name!r} that would be its loss; its outputs are "
                            f"{_quote(model.outputs)}: name it by loss_output_name, or write one with add_loss_output.")
     v = model.outputs[name]

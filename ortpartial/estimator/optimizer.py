@@ -151,7 +151,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Whether `fit` continues from the last one, with its weights, optimizer states and iteration, instead of
         starting again.
     validation_every : float or int
-        How often to compute the loss on ``X_val``, and the metrics: a share of `max_iter`, or a number of epochs.
+        The number of epochs from one validation to the next, in which the loss on ``X_val`` and the metrics are
+        computed; less than 1, that number as a share of `max_iter`.
     callbacks : sequence of callbacks
         Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
         objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
@@ -282,7 +283,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         device: DeviceName = "cpu",
         engine: str = "auto",
         warm_start: bool = False,
-        validation_every: float = 0.1,
+        validation_every: float = 1,
         callbacks: Sequence[CallbackLike] = (),
         metrics: Sequence[MetricLike] = (),
         distributed: bool | DataParallel = False,

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.arguments import checked
+from ortpartial.checks import check_flag, to_generator
 from ortpartial.exceptions import DataError, SettingError
 
 __all__ = ["PaddedBatches", "pad_rows"]
 
 
+@checked
 def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, multiple_of: int = 8,
              ignore_index: int = -100, pad_id: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
@@ -91,6 +94,8 @@ class PaddedBatches:
         Whether epochs differ; otherwise each takes the batches by length, the shortest rows first.
     random_state : int, optional
         The seed of what is drawn.
+    with_mask : bool
+        Whether batches have the ``"attention_mask"``, which a model of ``"input_ids"`` alone does not take.
 
     Attributes
     ----------
@@ -125,16 +130,18 @@ class PaddedBatches:
     True
     """
 
+    @checked
     def __init__(self, rows: Sequence[Data], labels: Sequence[Data] | None = None, batch_size: int = 8, *,
                  multiple_of: int = 8, ignore_index: int = -100, pad_id: int = 0, shuffle: bool = True,
-                 random_state: int | None = None):
+                 random_state: int | None = None, with_mask: bool = True):
         if batch_size < 1:
             raise SettingError(f"batch_size is {batch_size}, and should be at least 1.")
         self.rows, self.labels = _check_rows(rows, labels)
         self.lengths = _round_up([len(row) for row in self.rows], multiple_of)
         self.batch_size, self.multiple_of, self.shuffle = batch_size, multiple_of, shuffle
         self.ignore_index, self.pad_id = ignore_index, pad_id
-        self.seed = int(np.random.default_rng(random_state).integers(2**63))
+        self.with_mask = check_flag("with_mask", with_mask)
+        self.seed = int(to_generator("random_state", random_state).integers(2**63))
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -147,8 +154,9 @@ class PaddedBatches:
         order = order[np.argsort(self.lengths[order], kind="stable")]
         batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         for i in rng.permutation(len(batches)) if self.shuffle else range(len(batches)):
-            yield pad_rows([self.rows[n] for n in batches[i]], [self.labels[n] for n in batches[i]],
-                           multiple_of=self.multiple_of, ignore_index=self.ignore_index, pad_id=self.pad_id)
+            X, y = pad_rows([self.rows[n] for n in batches[i]], [self.labels[n] for n in batches[i]],
+                            multiple_of=self.multiple_of, ignore_index=self.ignore_index, pad_id=self.pad_id)
+            yield {n: a for n, a in X.items() if self.with_mask or n != "attention_mask"}, y
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is, as samplers of torch are told.
@@ -177,7 +185,10 @@ def _check_rows(rows: Sequence[Data], labels: Sequence[Data] | None) -> tuple[li
 
 def _to_row(row: Data, what: str) -> np.ndarray:
     """One-dimensional whole numbers, at least one."""
-    array = np.asarray(row)
+    try:
+        array = np.asarray(row)
+    except ValueError:  # rows in rows, of several lengths
+        array = np.array(None)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         kind = f"of shape {array.shape} and dtype {array.dtype}"
         raise DataError(f"{what} is {kind}, where the ids of one token or more were expected, whole numbers.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import SparseRows
+from ortpartial.execution import HeldRows, SparseRows
 from ortpartial.learning import Meter, Prediction, resolve_metric
 from ortpartial.runtime import Session, choose_threads
 from ortpartial.training import (
@@ -55,6 +55,7 @@ class Predictor:
         self.spec, self.engine, self.data, self.reader = spec, engine, data, BatchReader(data)
         self.sessions: dict[tuple[str, int | None, tuple[str, ...]], Session] = {}
         self._threads: dict[int, int | None] = {}  # by the number of rows
+        self._held = HeldRows({}), dict[str, np.ndarray]()  # the rows of a validation, and how much of them counts
 
     def predict(self, X: Data) -> Any:
         """The trained output, or a dict of outputs by name where there are several."""
@@ -78,6 +79,15 @@ class Predictor:
         inputs, targets = self._to_arrays(X, y, sample_weight)
         return sum(self._sum_part(part, meter) for part in self._cut({**inputs, **targets}))  # type: ignore[return-value]
 
+    def sum_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> np.ndarray:
+        """What `sum_losses` computes, of rows as a step reads them, which are asked for again and again."""
+        if self._held[0].rows is not arrays:
+            self._held = HeldRows(arrays), count_elements(self.spec, arrays)
+        held, counts = self._held
+        if held.is_bindable and self.data.fixed_batch is None:
+            return self._sum_part(arrays, meter, counts, held)
+        return sum(self._sum_part(part, meter) for part in self._cut(arrays))  # type: ignore[return-value]
+
     def _cut(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
         """The arrays as they are, or, where some are sparse, dense parts of them."""
         if (size := self._find_part(arrays)) is None:
@@ -92,16 +102,17 @@ class Predictor:
         fixed = self.data.fixed_batch or 1
         return max(fixed, min(sizes) // fixed * fixed) if sizes else None
 
-    def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None) -> np.ndarray:
+    def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None,
+                  counts: Mapping[str, np.ndarray] | None = None, held: HeldRows | None = None) -> np.ndarray:
         """What `sum_losses` computes, of arrays."""
         names, spec = self.spec.names, self.spec
         if spec.own_loss is not None and meter is not None:
             self._check_predictions()
-        losses = self._losses(arrays, is_measured=meter is not None)
+        losses = self._losses(arrays, is_measured=meter is not None, held=held)
         if meter is not None:
             for output, prediction in self._compare(losses, arrays).items():
                 meter.add(output, prediction)
-        counts = count_elements(spec, arrays)
+        counts = count_elements(spec, arrays) if counts is None else counts
         if spec.own_loss is not None:  # The loss of the batch, or of each part of a fixed size.
             (count,) = counts.values()
             each = losses[names.loss]
@@ -110,11 +121,12 @@ class Predictor:
         rows = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
         return np.array([[(row * c).sum(), c.sum()] for row, c in zip(rows, counts.values(), strict=True)])
 
-    def _losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool = False) -> dict[str, np.ndarray]:
+    def _losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool = False, held: HeldRows | None = None
+                ) -> dict[str, np.ndarray]:
         """The loss of every row, and the predictions where they are measured."""
         weighted = self.spec.own_loss is None and find_weighting(self.spec, arrays) == "elements"
         graph = "weighted losses" if weighted else "losses"
-        return self._run(f"measured {graph}" if is_measured else graph, arrays)
+        return self._run(f"measured {graph}" if is_measured else graph, arrays, held=held)
 
     def _to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Arrays of the inputs, and of the targets and the weights."""
@@ -156,12 +168,16 @@ class Predictor:
             raise DataError(f"The model has no output but its loss, {next(iter(self.spec.losses))!r}, so that there is "
                             f"nothing to predict; export it with its predictions as further outputs.")
 
-    def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None) -> dict[str, np.ndarray]:
+    def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None, held: HeldRows | None = None
+             ) -> dict[str, np.ndarray]:
         """Run a graph on all rows; batch by batch where that is asked for, or the batch dimension is fixed."""
         rows = len(next(iter(feeds.values())))
         size = self.data.fixed_batch or size or self._find_part(feeds) or rows
         with self.engine.turn.lock:
             session = self._open(graph, size, tuple([n for n in self.spec.computed.shapes if n not in feeds]))
+            if held is not None:  # Its weights stay where they are until it has read them.
+                used = {n: self.engine.find_used(n) for n in self.spec.moving if n in session.inputs}
+                return held.run(session, used, self.engine.local)
             weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):

@@ -77,7 +77,7 @@ from ortpartial.training_info import StoredTraining
 
 from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
-from .checkpoint_form import check_form
+from .checkpoint_form import FORM, check_form
 from .forms import ModelLike
 from .loss_data import LossBatchReader, LossDataAdapter, Roles
 from .loss_graph import find_loss, list_predictions
@@ -107,6 +107,9 @@ __all__ = ["Training"]
 
 #: Settings that no graph depends on.
 _FIT = tuple(f.name for f in fields(FitSettings))
+
+#: The former default of `validation_every`, with which a fit of then goes on.
+_FORMER_PERIOD = 0.1
 
 #: Settings that are kept as they were given, too, as a training holds another form of them.
 _ARGUMENTS = ("model", "weights_to_train", "learning_loss", "learning_rate", "learning_penalty", "gradient_clipping",
@@ -679,6 +682,7 @@ class Training:
         start = {**settings, **self.origin}
         with self.engine.turn.lock:
             yield {
+                "form": FORM,
                 "settings": {n: describe(v) for n, v in start.items()},
                 "changes": {n: describe(v) for n, v in settings.items() if v != start[n]},
                 "operators": count_operators(self.spec),
@@ -736,6 +740,9 @@ class Training:
         self.restore(state, origin)
         if max_iter != state["settings"]["max_iter"]:
             self.batches = 0  # The training has another length.
+        former = state["settings"].get("validation_every") if "form" not in state else None
+        if isinstance(former, float) and former == _FORMER_PERIOD and self.loop.settings.validation_every == 1:
+            self.loop.settings = replace(self.loop.settings, validation_every=former)
         logger.info("the training goes on from %s", file)
         return FitPosition.from_state(state["place"]), state["callbacks"]
 
@@ -839,7 +846,8 @@ class Training:
         arguments = state.pop("_given", None) or state.pop("_arguments")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
         # Those of version 0.1.0 know no checks.
-        fit_settings = FitSettings(**{n: state.pop(n) for n in _FIT if n in state})
+        fit_settings = FitSettings(**{
+            "validation_every": _FORMER_PERIOD, **{n: state.pop(n) for n in _FIT if n in state}})
         settings = {**_ADDED, **{n: state.pop(n) for n in names if n in state}}
         training = cls({"freeze": (), "rate_factors": None, **arguments, "model": model}, settings)
         for name, missing in _PICKLED.items():

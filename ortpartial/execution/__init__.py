@@ -1,5 +1,8 @@
 """Execution: the step of a training as an expression, the engines that run it, and the loop, at every door."""
 
+from importlib import import_module as _import_module
+from pkgutil import iter_modules as _iter_modules
+
 from .batches import count_batches, is_batches
 from .door import Batch, Door
 from .epoch import epoch_graph
@@ -14,9 +17,12 @@ from .exchange import (
     resolve_distributed,
     share_cores,
 )
+from .fit_data import choose_part
 from .fit_position import FitPosition
 from .fit_settings import FitSettings
+from .foreign_data import refuse_foreign
 from .graph_source import GraphPart, GraphSource
+from .held_rows import HeldRows
 from .hooks import has_hooks
 from .idle import IdleRunner
 from .interruption import interruptible
@@ -41,12 +47,17 @@ from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
 from .view import Trainer, TrainingView, view_training
 
+for _module in _iter_modules(__path__):  # An engine registers its name.
+    if _module.name.endswith("_engine"):
+        _import_module(f"{__name__}.{_module.name}")
+
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
-           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "IdleRunner", "Loop", "NativeEngine", "Overrides",
-           "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepEngine",
-           "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector",
-           "WeightedMean", "bind", "count_batches", "describe_arrays", "describe_graphs", "describe_settings",
-           "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks",
-           "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
-           "register_engine", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
-           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "Loop", "NativeEngine",
+           "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step",
+           "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView",
+           "Vector", "WeightedMean", "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
+           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states",
+           "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
+           "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
+           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
+           "write_step"]

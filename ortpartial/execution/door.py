@@ -66,6 +66,10 @@ class Door(Protocol):
         """The mean loss of validation data, or several numbers by name, "loss" among them; a meter is given the
         predictions."""
 
+    def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None
+                      ) -> float | Mapping[str, float]:
+        """The same of rows as `to_arrays` gives them, which a fit asks for again and again."""
+
     def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Compare a step on these arrays with the model as it is written."""
 

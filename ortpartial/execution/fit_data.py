@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import DataError
 from ortpartial.learning import Meter, Metric
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .door import Door
     from .fit_settings import FitSettings
 
-__all__ = ["DataReader", "FitData", "check_measurable", "measure_rows", "select_rows"]
+__all__ = ["DataReader", "FitData", "check_measurable", "choose_part", "measure_rows", "select_rows"]
 
 #: Numbers in a part of the rows whose predictions are measured at once.
 _PART = 2**15
@@ -42,12 +43,15 @@ class FitData:
         The batches of an epoch, in place of rows.
     validation : iterable or None
         The batches that validate.
+    held : dict of str to numpy.ndarray, or None
+        The rows that validate as a step reads them, where they are given whole.
     """
 
     arrays: Mapping[str, np.ndarray]
     rows: np.ndarray
     batches: Iterable[Data] | None = None
     validation: Iterable[Data] | None = None
+    held: Mapping[str, np.ndarray] | None = None
 
     def count_steps(self, batch_size: int) -> int | None:
         """The number of steps of an epoch, if it is known."""
@@ -104,8 +108,8 @@ class DataReader:
                             "fit(X, y, X_val=..., y_val=...).")
         arrays, count = ({}, 0) if batches is not None else self.to_arrays(X, y, sample_weight)
         self.door.check_counts(arrays)
-        rows, validation = self._hold_out(arrays, count, X_val, y_val, place, rng)
-        return FitData(arrays, rows, batches, validation)
+        rows, validation, held = self._hold_out(arrays, count, X_val, y_val, place, rng)
+        return FitData(arrays, rows, batches, validation, held)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""
@@ -132,29 +136,32 @@ class DataReader:
         return X
 
     def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: FitPosition,
-                  rng: np.random.Generator) -> tuple[np.ndarray, Iterable[Data] | None]:
-        """The rows to train on, and the batches to validate on, if any."""
+                  rng: np.random.Generator
+                  ) -> tuple[np.ndarray, Iterable[Data] | None, Mapping[str, np.ndarray] | None]:
+        """The rows to train on, and the batches to validate on, if any; these as arrays of a step, if they are one."""
         rows = np.arange(count)
         if X_val is None:
             if y_val is not None:
                 raise DataError("X_val and y_val belong together; X_val is missing.")
-            return rows, None
+            return rows, None, None
         if isinstance(X_val, Real):
             held_out = self._draw_rows(X_val, y_val, count, place, rng)
-            return np.setdiff1d(rows, held_out), [self.door.to_batch(select_rows(arrays, held_out))]
+            held = select_rows(arrays, held_out)
+            return np.setdiff1d(rows, held_out), [self.door.to_batch(held)], held
         X_val, y_val, _ = self.door.unpack(X_val, y_val, None)
         if y_val is not None:
             # An error is better now than after the first epochs.
             try:
-                self.door.check_counts(self.to_arrays(X_val, y_val, None)[0])
+                held = self.to_arrays(X_val, y_val, None)[0]
+                self.door.check_counts(held)
             except DataError as e:
                 raise DataError(f"The validation data do not fit: {e}") from None
-            return rows, [(X_val, y_val, None)]
+            return rows, [(X_val, y_val, None)], held
         if not is_batches(X_val):
             raise DataError("X_val and y_val belong together; y_val is missing.")
         if iter(X_val) is X_val and self.settings.max_iter > 1:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
-        return rows, X_val
+        return rows, X_val, None
 
     def _draw_rows(self, share: Any, y_val: Data, count: int, place: FitPosition,
                    rng: np.random.Generator) -> np.ndarray:
@@ -169,7 +176,7 @@ class DataReader:
         size = max(1, round(share * count))
         if size >= count:
             raise DataError(f"X_val={share!r} of {count} rows leaves none to train on.")
-        drawn = np.random.default_rng(seed)
+        drawn = to_generator("random_state", seed)
         if place.held_out is not None:  # The fit goes on, whose generator is further by now.
             drawn = np.random.Generator(type(rng.bit_generator)())
             drawn.bit_generator.state = place.held_out
@@ -233,10 +240,28 @@ def _list_metrics(settings: FitSettings, data: FitData) -> list[Metric]:
 
 def _cut(door: Door, settings: FitSettings, data: FitData) -> Iterator[Data]:
     """The rows that are trained, in parts of several batches."""
-    numbers = sum(prod(a.shape[1:]) for a in data.arrays.values())
-    size = settings.batch_size * max(1, _PART // (settings.batch_size * max(1, numbers)))
+    size = choose_part(data.arrays, settings.batch_size)
     for start in range(0, len(data.rows), size):
         yield door.to_batch(select_rows(data.arrays, data.rows[start : start + size]))
+
+
+def choose_part(arrays: Mapping[str, np.ndarray], batch_size: int) -> int:
+    """Choose how many rows are computed at once where no step is taken.
+
+    Parameters
+    ----------
+    arrays : dict of str to numpy.ndarray
+        The rows.
+    batch_size : int
+        The rows of a batch.
+
+    Returns
+    -------
+    int
+        Those of several batches, as far as they have few numbers.
+    """
+    numbers = sum(prod(a.shape[1:]) for a in arrays.values())
+    return batch_size * max(1, _PART // (batch_size * max(1, numbers)))
 
 
 def check_measurable(door: Door, settings: FitSettings, data: FitData) -> None:

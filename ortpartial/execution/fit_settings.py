@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ortpartial.annotations import CallbackLike, MetricLike
-from ortpartial.checks import check_count, check_flag, to_number
+from ortpartial.checks import check_choice, check_count, check_flag, to_generator, to_number, to_tuple
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import Metric, check_metrics, resolve_metric
 
@@ -37,7 +36,7 @@ class FitSettings:
     warm_start : bool
         Whether a fit goes on from the weights of the one before it.
     validation_every : float
-        A share of `max_iter`, or a number of epochs from one validation to the next.
+        The number of epochs from one validation to the next, or, less than 1, that number as a share of `max_iter`.
     callbacks : tuple
         Functions of the owner of the loop, and objects with hooks.
     metrics : tuple of str, callable or Metric
@@ -63,7 +62,7 @@ class FitSettings:
     init: str = "model"
     random_state: int | np.random.Generator | None = None
     warm_start: bool = False
-    validation_every: float = 0.1
+    validation_every: float = 1
     callbacks: tuple[CallbackLike, ...] = ()
     metrics: tuple[MetricLike, ...] = ()
     timeout: float | None = None
@@ -74,25 +73,20 @@ class FitSettings:
     def __post_init__(self) -> None:
         for name in ("shuffle", "warm_start", "exc", "check"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
-        if self.init not in ("model", "random"):
-            raise SettingError(f"init is 'model' or 'random', not {self.init!r}.")
+        check_choice("init", self.init, ("model", "random"))
         if to_number(self.validation_every, above=0) is None:
             raise SettingError(f"validation_every is a share of max_iter or a number of epochs, not "
                                f"{self.validation_every!r}.")
         check_timeout(self.timeout)
         if not isinstance(self.verbose, (int, np.integer, np.bool_)):
             raise SettingError(f"verbose is 0, 1 or 2, not {self.verbose!r}.")
-        callbacks: object = self.callbacks
-        if isinstance(callbacks, str) or not isinstance(callbacks, Iterable):
+        callbacks = to_tuple(self.callbacks)
+        if callbacks is None:
             raise SettingError(f"callbacks is a sequence of callbacks, not {self.callbacks!r}; give a list of them.")
-        object.__setattr__(self, "callbacks", tuple(self.callbacks))
+        object.__setattr__(self, "callbacks", callbacks)
         check_callbacks(self.callbacks)
         object.__setattr__(self, "metrics", check_metrics(self.metrics))
-        try:
-            np.random.default_rng(self.random_state)
-        except (TypeError, ValueError):
-            raise SettingError(
-                f"random_state is None, a seed from 0 on or a Generator, not {self.random_state!r}.") from None
+        to_generator("random_state", self.random_state)
         for name in ("max_iter", "batch_size"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
 

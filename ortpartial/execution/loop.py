@@ -72,16 +72,18 @@ class Loop:
         Source of the order of the rows.
     thread : int or None
         The thread that trains now.
+    rows : dict of str to numpy.ndarray
+        The rows that are trained, or were last; none where batches are.
     """
 
     def __init__(self, engine: StepRunner, door: Door, settings: FitSettings):
         self.engine, self.door, self.settings = engine, door, settings
         self.thread: int | None = None
+        self.rows: Mapping[str, np.ndarray] = {}
         self.began, self.place, self.overrides = perf_counter(), FitPosition(), NO_OVERRIDES
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
         self._checked: StepRunner | None = None  # whose step is known to be that of the model as it is written
-        self._started: Mapping[str, np.ndarray] | None = None  # what the engine was given last
         self.reset()
 
     def reset(self) -> None:
@@ -108,6 +110,7 @@ class Loop:
         elif not self.settings.warm_start:
             self.reset()
         place.rows, place.start = len(data.rows), place.start if former else self.engine.iteration
+        self.rows = {} if data.batches is not None else self.rows
         is_first = data.batches is not None or self._begin(data.arrays, data.validation)
         logger.info("training by engine %r: %s", self.engine.name, self.engine.reason)
         with Progress(self.read_progress, is_first) as progress, self._training(place, overrides), (
@@ -229,7 +232,7 @@ class Loop:
         of_training, columns = measure_rows(self.door, self.settings, data), dict[str, float]()
         self.last_metrics = of_training
         if data.validation is not None:
-            result, metrics = self._measure_validation(data.validation)
+            result, metrics = self._measure_validation(data)
             means = result if isinstance(result, Mapping) else {"loss": result}
             self.validation_losses.append(means.get("loss", next(iter(means.values()), 0.0)))
             columns = {f"validation_{n}": mean for n, mean in means.items()}
@@ -238,13 +241,15 @@ class Loop:
         if data.validation is not None:
             self.door.watch(self.validation_losses[-1])
 
-    def _measure_validation(self, batches: Iterable[Data]) -> tuple[float | Mapping[str, float], dict[str, float]]:
+    def _measure_validation(self, data: FitData) -> tuple[float | Mapping[str, float], dict[str, float]]:
         """The mean loss of validation data, or several numbers, and the metrics: in one pass, unless a user's class
         computes the loss."""
         metrics, step = self.settings.list_metrics("validation"), self.overrides.validation_step
-        meter = Meter(metrics) if metrics else None
+        meter, batches = Meter(metrics) if metrics else None, data.validation or ()
         if step is None:
-            return self.door.validate(batches, meter), meter.read() if meter is not None else {}
+            result = (self.door.validate(batches, meter) if data.held is None else
+                      self.door.validate_held(data.held, meter))
+            return result, meter.read() if meter is not None else {}
         batches = batches if meter is None else list(batches)
         result = _average(step, self.door.read_batches(batches, with_target=False))
         if meter is None:
@@ -289,7 +294,7 @@ class Loop:
     def _start(self, data: Mapping[str, np.ndarray]) -> None:
         """Hand the rows to the engine."""
         self.engine.start(data)
-        self._started = data
+        self.rows = data
 
     def _shuffle(self, rows: np.ndarray, place: FitPosition, is_told: bool) -> np.ndarray:
         """The rows in the order of the epoch that begins, or of the one that goes on."""
@@ -316,7 +321,7 @@ class Loop:
         mean, loss = place.mean or self.engine.mean, place.mean.value if place.mean else 0.0
         for start, stop in _WHOLE if tasks is None else tasks.cut(-(-order.size // size), place.batches):
             with self.engine.turn.lock:
-                if self._started is not arrays:  # A callback has trained on other rows.
+                if self.rows is not arrays:  # A callback has trained on other rows.
                     self._start(arrays)
                 # After a single step, what it has read is still there.
                 snapshot = self.engine.snapshot(copy=order.size > size) if self.engine.copies > 1 else None

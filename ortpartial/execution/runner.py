@@ -237,13 +237,17 @@ class StepRunner(ABC):
         return self.counted // self.source.accumulate
 
     def get_used(self, name: str) -> np.ndarray:
-        """A copy of a weight or statistic as predictions use it: of the average of a weight with `use_average`.
+        """A copy of a weight or statistic as predictions use it: see `find_used`."""
+        return self.find_used(name).numpy().copy()
+
+    def find_used(self, name: str) -> Buffer:
+        """The memory of a weight or statistic as predictions use it: of the average of a weight with `use_average`.
 
         The average of no update is the weight itself.
         """
-        if not self.use_average or name not in self.source.averages:
-            return self.get(name)
-        return self.get(self.source.averages[name] if self.updates > self.source.average_start else name)
+        if self.use_average and name in self.source.averages and self.updates > self.source.average_start:
+            name = self.source.averages[name]
+        return self._bound[self.side][name]
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""

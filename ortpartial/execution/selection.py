@@ -59,9 +59,9 @@ def select_for_fit(engine: str) -> tuple[type[StepRunner], str]:
     SettingError
         The name is unknown.
     """
-    if engine == "auto":
+    if isinstance(engine, str) and engine == "auto":
         return EpochEngine, "one graph an epoch runs on any onnxruntime and is the fastest"
-    if engine not in _ENGINES:
+    if not isinstance(engine, str) or engine not in _ENGINES:
         *names, last = map(repr, _ENGINES)
         raise SettingError(f"engine={engine!r} is not known; leave it at 'auto', which takes the fastest that the "
                            f"training allows, or choose {', '.join(names)} or {last}.")
@@ -120,9 +120,9 @@ def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) 
     SettingError
         The name is not among these, or the engine cannot take the steps of the source.
     """
-    if engine == "auto":
+    if isinstance(engine, str) and engine == "auto":
         return StepEngine, "one graph takes a step that is asked for"
-    if engine not in engines:
+    if not isinstance(engine, str) or engine not in engines:
         *names, last = map(repr, engines)
         raise SettingError(f"engine={engine!r} takes no single steps; leave it at 'auto', or choose "
                            f"{', '.join(names)} or {last}.")

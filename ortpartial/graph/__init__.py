@@ -19,7 +19,7 @@ from .gradient_stop import (
 from .immutable import Immutable
 from .opaque import describe_opaque, register_type_finder
 from .opaque_schema import OpaqueSchema
-from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, variable
+from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, register_guard, variable
 from .pickling import NodeList
 from .refusals import (
     GUARD,
@@ -30,6 +30,7 @@ from .refusals import (
     describe_bound,
     describe_refusal,
     find_bound,
+    find_refused,
     name_node,
     state_refusal,
 )
@@ -57,8 +58,9 @@ __all__ = ["CONTROL", "FLOATS", "GUARD", "LABEL_LOSSES", "LEAST_GUARDED", "MISTA
            "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant", "count_flops",
            "count_runs", "counter", "defaults", "describe_bound", "describe_misfit", "describe_opaque",
            "describe_refusal", "drop_straight_through", "evaluating", "find_bound", "find_boundary", "find_inputs",
-           "find_numbers", "find_reached", "forget_zero_sizes", "gradient_reads", "is_gradient_stop", "loop",
-           "make_node", "make_rewriter", "mark_gradient_stop", "name_node", "ones_like", "onnx_type", "op", "parameter",
-           "register_evaluator", "register_schema", "register_type_finder", "replace_gradient", "reshape_like",
-           "rewrite", "scan", "schema_of", "shape_of", "state_refusal", "stop_gradient", "to_dtype", "topological",
-           "unbroadcast", "variable", "walk_back", "walk_nodes", "widen_body", "with_numbers", "zeros_like"]
+           "find_numbers", "find_reached", "find_refused", "forget_zero_sizes", "gradient_reads", "is_gradient_stop",
+           "loop", "make_node", "make_rewriter", "mark_gradient_stop", "name_node", "ones_like", "onnx_type", "op",
+           "parameter", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
+           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "state_refusal",
+           "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back", "walk_nodes",
+           "widen_body", "with_numbers", "zeros_like"]

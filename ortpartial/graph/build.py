@@ -8,11 +8,12 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, MutableMapp
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
+from ortpartial.checks import check_names, to_tuple
 from ortpartial.exceptions import GraphError
 
 from .gradient_stop import drop_straight_through, write_gradient_change
 from .ops import SMALL, constant, op
-from .refusals import REFUSING, describe_refusal
+from .refusals import GUARD, REFUSING, describe_refusal
 from .schemas import OPSET
 from .traits import RANDOM
 from .values import Node, Subgraph, Value, topological
@@ -67,6 +68,9 @@ def build(
     >>> [node.op_type for node in model.graph.node]
     ['Exp', 'Add']
     """
+    if not isinstance(name, str):
+        raise GraphError(f"build: name is a string, not {name!r}.")
+    reserved = check_names("build: reserved", reserved, GraphError)
     named_in = _named(inputs, "input")
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
@@ -87,11 +91,17 @@ def build(
 
 def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[str, Value]:
     """Values by name: the keys of a dict, else the hints, else `prefix_i`."""
-    if isinstance(values, Mapping):
-        return dict(values)
+    listed = None if isinstance(values, Value) else to_tuple(values)
+    if listed is None:
+        raise GraphError(f"build: {prefix}s is a list of values, or a dict of them by name, not {values!r}; write "
+                         f"[value] for one.")
+    items = values.items() if isinstance(values, Mapping) else ((f"{prefix}_{i}", v) for i, v in enumerate(listed))
     named: dict[str, Value] = {}
-    for i, v in enumerate(values):
-        key = v.hint or f"{prefix}_{i}"
+    for default, v in items:
+        if not isinstance(v, Value):
+            raise GraphError(f"build: the {prefix} {default!r} is {v!r}, where a value was expected, as variable, "
+                             f"constant and op return them.")
+        key = default if isinstance(values, Mapping) else v.hint or default
         if key in named:
             raise GraphError(f"Two {prefix}s are called {key!r}; give them names by a dict.")
         named[key] = v
@@ -134,6 +144,8 @@ class _Names:
 
     def fresh(self, hint: str, prefix: str) -> str:
         """An unused name: the hint itself, else `prefix_n`."""
+        while hint.startswith(GUARD) and hint in self.taken:
+            hint += " "  # The name of a guard is its error, which other guards may have as well.
         if hint and hint not in self.taken:
             self.taken.add(hint)
             return hint

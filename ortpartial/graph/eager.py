@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import defs, helper
 
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import complete_arithmetic
@@ -69,7 +70,7 @@ def evaluating(seed: int | Sequence[int] | None = None) -> AbstractContextManage
     >>> y
     <Value ReduceSum float32[] 14.>
     """
-    random = MODE.random if seed is None and MODE.random is not None else np.random.default_rng(seed)
+    random = MODE.random if seed is None and MODE.random is not None else to_generator("seed", seed)
     return switched(is_on=True, is_deferred=False, random=random)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
-from ortpartial.annotations import Attributes, DTypeLike, Reduced
+from ortpartial.annotations import Attributes, DTypeLike, Inputs, Reduced
 from ortpartial.exceptions import GraphError
 
 from .arithmetic import Arithmetic, complete_arithmetic
@@ -36,7 +36,7 @@ from .schemas import (
 from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes, name_size
 from .values import Node, Value
 
-__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "variable"]
+__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "variable"]
 
 #: Constants of more elements are data, never sizes or axes: shape inference does without them.
 SMALL = 1024
@@ -65,7 +65,20 @@ def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | No
     """
     if isinstance(shape, (str, int)):
         raise GraphError(f"variable: the shape of {name!r} is {shape!r}; a sequence was expected, such as [{shape!r}].")
-    return Value(helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape), hint=name)
+    element_type = _find_element_type(dtype)
+    try:
+        tensor_type = helper.make_tensor_type_proto(element_type, shape)
+    except (TypeError, ValueError):
+        raise GraphError(f"variable: the shape of {name!r} is {shape!r}; expected sizes, names or None.") from None
+    return Value(tensor_type, hint=name)
+
+
+def _find_element_type(dtype: DTypeLike) -> int:
+    """The number of an element type of ONNX."""
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise GraphError(f"dtype is {dtype!r}; an element type of ONNX was expected, such as 'float32'.") from None
 
 
 def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Value:
@@ -94,16 +107,33 @@ def constant(array: Any, dtype: DTypeLike | None = None, hint: str = "") -> Valu
     >>> constant([1, 2])
     <Value constant int64[2]>
     """
-    if dtype is None and not isinstance(array, np.ndarray):
-        array = np.asarray(array)
-        if array.dtype == np.float64 or array.size == 0:
+    if dtype is not None:
+        _find_element_type(dtype)
+    if not isinstance(array, np.ndarray):
+        array = _to_array(array, hint)
+        if dtype is None and (array.dtype == np.float64 or array.size == 0):
             array = array.astype(np.float32 if array.size else np.int64)
-        elif array.dtype == object and isinstance(array.flat[0], int):
+        elif dtype is None and array.dtype == object and isinstance(array.flat[0], int):
             dtype = np.int64  # which does not hold it
     if dtype is not None:
         array = to_dtype(array, dtype, f"The constant {hint}".rstrip(), GraphError)
-    tensor_type = helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    tensor_type = helper.make_tensor_type_proto(_find_element_type(array.dtype), array.shape)
     return Value(tensor_type, array=array, hint=hint)
+
+
+def _to_array(numbers: Any, hint: str) -> np.ndarray:
+    """Numbers, or texts in a list, as an array; a text alone is taken for a mistake."""
+    try:
+        array = np.asarray(numbers)
+    except ValueError:
+        array = np.asarray(None)
+    is_number = array.dtype != object or (array.size > 0 and isinstance(array.flat[0], (int, str)))
+    if not is_number or isinstance(numbers, (str, bytes)):
+        raise GraphError(f"The constant {hint!r} is {numbers!r}, where numbers of one shape were expected; an input is "
+                         f"variable(name, dtype, shape)." if hint else
+                         f"A constant is made of numbers of one shape, and {numbers!r} is none; an input is "
+                         f"variable(name, dtype, shape).")
+    return array
 
 
 def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -> tuple[Value | None, ...]:
@@ -156,6 +186,24 @@ def _coerce_numbers(numbers: object, dtype: np.dtype | None, types: frozenset[st
     return constant(numbers if dtype is None else to_dtype(array, dtype, what, GraphError, counts=counts))
 
 
+#: From an operator, its inputs and its attributes to inputs that do not end the process.
+Guard = Callable[["defs.OpSchema | OpaqueSchema", Inputs, Attributes], Inputs]
+
+#: The guard of all that is written in the notation, which a room above registers.
+_GUARDS: list[Guard] = []
+
+
+def register_guard(guard: Guard) -> None:
+    """Let a function see each operator that is written before it is applied, refuse it, or replace its inputs.
+
+    Parameters
+    ----------
+    guard : callable
+        From a schema, inputs and attributes to inputs.
+    """
+    _GUARDS[:] = [guard]
+
+
 def make_node(
     schema: defs.OpSchema | OpaqueSchema,
     arguments: Sequence[object],
@@ -165,10 +213,12 @@ def make_node(
     fewest: int = 1,
     name: str = "",
     hints: Sequence[str] = (),
+    guard: Guard | None = None,
 ) -> Node:
     """One operator applied to values, its outputs typed by ONNX's own shape inference.
 
-    It has `n_outputs` outputs, all of its schema by default, or `fewest` where its inputs rule out the others.
+    It has `n_outputs` outputs, all of its schema by default, or `fewest` where its inputs rule out the others. `guard`
+    checks its inputs, and replaces them, before it is typed.
 
     Raises
     ------
@@ -186,7 +236,9 @@ def make_node(
     inputs = _coerce(schema, arguments)
     if schema.name in CONTROL and not schema.domain:
         attributes, types = CONTROL[schema.name](where, inputs, attributes)
+        inputs = inputs if guard is None else tuple(guard(schema, inputs, attributes))
         return attach_outputs(Node(schema, inputs, attributes, name), types, hints)
+    inputs = inputs if guard is None else tuple(guard(schema, inputs, attributes))
     node = Node(schema, inputs, attributes, name)
     if node.is_opaque:
         return attach_outputs(node, infer_opaque(node), hints)
@@ -278,7 +330,7 @@ class Operator:
     def __call__(self, *arguments: object, n_outputs: int | None = None, **attributes: object) -> Value:
         # Typed for editors as the value that most operators return.
         schema = self.schema
-        node = make_node(schema, arguments, attributes, n_outputs=n_outputs)
+        node = make_node(schema, arguments, attributes, n_outputs=n_outputs, guard=_GUARDS[-1] if _GUARDS else None)
         outputs: Any = node.outputs
         if node.bodies:
             return outputs[0] if len(outputs) == 1 else outputs

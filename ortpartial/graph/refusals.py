@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from .traits import LABEL_LOSSES
 from .values import Node, Value
 
 __all__ = ["GUARD", "LEAST_GUARDED", "REFUSING", "SHIFT", "Bound", "describe_bound", "describe_refusal", "find_bound",
-           "name_node", "state_refusal"]
+           "find_refused", "name_node", "state_refusal"]
 
 #: What the name of a guard begins with (ortpartial/model/run_time_guards.py): the error follows.
 GUARD = "guard: "
@@ -64,6 +66,34 @@ def find_bound(node: Node) -> Bound | None:
     return None if rule is None else rule(node)
 
 
+def find_refused(bound: Bound, numbers: np.ndarray) -> int | None:
+    """The first number that is out of a range; None where all are inside, or the range is not one for all of them.
+
+    Parameters
+    ----------
+    bound : Bound
+        The range.
+    numbers : numpy.ndarray
+        Whole numbers.
+
+    Returns
+    -------
+    int or None
+
+    Examples
+    --------
+    >>> find_refused(Bound(1, "a label", ((0, 3),), -1), np.array([2, -1, 4, 5]))
+    4
+    """
+    if bound.ranges is None or len(set(bound.ranges)) != 1:
+        return None
+    low, high = bound.ranges[0]
+    outside = (numbers < low) | (numbers > high)
+    if bound.ignored is not None:
+        outside &= numbers != bound.ignored
+    return int(numbers[outside][0]) if outside.any() else None
+
+
 def describe_refusal(node: Node) -> str:
     """The error for a number out of the range of a node, up to the number; empty where a node has no range.
 
@@ -75,7 +105,7 @@ def describe_refusal(node: Node) -> str:
     Returns
     -------
     str
-        A guard is a node whose name is `GUARD` and the error.
+        A guard is a node whose name is `GUARD` and the error, with blanks behind it where several have the same.
 
     Examples
     --------
@@ -85,7 +115,7 @@ def describe_refusal(node: Node) -> str:
     'A Gather has an index that is not in -4 to 3:'
     """
     if node.name.startswith(GUARD):
-        return node.name
+        return node.name.rstrip()
     bound = find_bound(node)
     return "" if bound is None else describe_bound(name_node(node.name, node.op_type, node.outputs[0].hint), bound)
 

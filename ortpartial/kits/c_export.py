@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import to_dtype
@@ -38,6 +39,7 @@ _TAKEN = frozenset({
     "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while"})
 
 
+@checked
 def export_c(
     training: object,
     folder: str | os.PathLike[str],
@@ -114,6 +116,7 @@ def export_c(
     return write_files({file: text.encode() for file, text in texts.items()}, folder)
 
 
+@checked
 def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "training") -> dict[str, np.ndarray]:
     """Read the state of a training in C: the bytes of its struct, as a little-endian processor has them in memory.
 
@@ -150,7 +153,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     """
     file = Path(folder) / f"{name}.json"
     try:
-        layout = parse_json(read_regular(file))
+        layout = parse_json(read_regular(file, "give the folder that export_c has written"))
         if (layout["format"], layout["version"]) != (_FORMAT, _VERSION):
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]
@@ -186,7 +189,7 @@ def _read_training(training: Any, weighted: bool | str) -> ModelProto:
     proto = read(training)
     if len(proto.training_info) != 1:
         raise ModelError(f"An export holds one training step, and the model has {len(proto.training_info)} entries of "
-                         f"training_info.")
+                         f"training_info; give an optimizer, or what its get_training_onnx() returns.")
     return proto
 
 

@@ -146,10 +146,10 @@ def read_manifest(folder: Path) -> Manifest:
     ------
     ModelError
         It is no manifest, or of a newer version.
-    OSError
-        It cannot be read.
+    FileMissingError, OSError
+        It is not there, or cannot be read.
     """
-    data = read_regular(folder / Manifest.NAME)
+    data = read_regular(folder / Manifest.NAME, "give the folder that export_step or write_kit has written")
     try:
         stored = parse_json(data)
         newer = stored["format"] == FORMAT and _whole(stored["version"]) > VERSION

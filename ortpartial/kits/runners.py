@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from ortpartial.checks import check_names
 from ortpartial.exceptions import SettingError
 
 __all__ = ["TARGETS", "read_runners"]
 
-_MODULES = ("javascript/kit.mjs", "javascript/manifest.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs")
+_MODULES = ("javascript/kit.mjs", "javascript/manifest.mjs", "javascript/rows.mjs", "javascript/safetensors.mjs",
+            "javascript/session.mjs", "javascript/state.mjs")
 
 #: The files of a runner by target.
 TARGETS = {
     "web": _MODULES,
-    "node": (*_MODULES, "javascript/train.mjs", "javascript/package.json"),
-    "c": ("c/kit.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c"),
-    "cpp": ("cpp/kit.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp", "cpp/train.cpp"),
-    "java": ("java/BadInput.java", "java/Kit.java", "java/Tensor.java", "java/TensorFile.java", "java/Train.java"),
+    "node": (*_MODULES, "javascript/files.mjs", "javascript/train.mjs", "javascript/predict.mjs",
+             "javascript/package.json"),
+    "c": ("c/kit.h", "c/model.h", "c/rows.h", "c/safetensors.h", "c/session.h", "c/train.c", "c/predict.c"),
+    "cpp": ("cpp/files.hpp", "cpp/kit.hpp", "cpp/model.hpp", "cpp/rows.hpp", "cpp/safetensors.hpp", "cpp/step.hpp",
+            "cpp/train.cpp", "cpp/predict.cpp"),
+    "java": ("java/BadInput.java", "java/Binding.java", "java/Kit.java", "java/Model.java", "java/Rows.java",
+             "java/Tensor.java", "java/TensorFile.java", "java/Train.java", "java/Predict.java"),
 }
 
 _HERE = Path(__file__).parent
@@ -41,9 +46,7 @@ def read_runners(targets: str | Iterable[str]) -> dict[str, bytes]:
     SettingError
         A target is not known.
     """
-    if not isinstance(targets, Iterable):
-        raise SettingError(f"targets is {targets!r}; expected some of {', '.join(map(repr, TARGETS))}.")
-    names = [targets] if isinstance(targets, str) else list(targets)
+    names = check_names("targets", targets)
     for name in names:
         if name not in TARGETS:
             raise SettingError(f"targets has {name!r}; expected some of {', '.join(map(repr, TARGETS))}.")

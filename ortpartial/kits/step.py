@@ -118,8 +118,9 @@ def compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows:
     scalars = [n for n, v in returned.items() if v.is_float and v.shape == ()]
     loss = "loss" if "loss" in scalars else next(iter(scalars), None)
     if loss is None:
+        hint = "" if returned else "; of a module, train a batch first, or compile with targets"
         raise ModelError(f"A kit needs a step that returns its loss, a number; this one returns "
-                         f"{', '.join(f'{n!r} {v.type_name}' for n, v in returned.items()) or 'nothing'}.")
+                         f"{', '.join(f'{n!r} {v.type_name}' for n, v in returned.items()) or 'nothing'}{hint}.")
     after = {key: (n, outputs[n]) for n, key in new.items()}
     held = {}
     for n, a in state.items():

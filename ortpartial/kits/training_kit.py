@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, load_model_from_string
+from onnx import ModelProto
 
 from ortpartial.annotations import Entries, State
+from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
-from ortpartial.graph import to_dtype
-from ortpartial.model import match_names, read_regular, read_tensors, replace_file
+from ortpartial.model import read_tensors, replace_file, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
-from .checks import check_mapping, to_array
+from .checks import check_inputs
+from .inference import fill_model, predict
 from .manifest import Manifest, read_manifest
 from .order import draw_order
 from .state_file import pack_state, read_state
@@ -79,8 +80,11 @@ class TrainingKit:
     4.0
     >>> kit.state["w"].tolist(), kit.steps_taken
     ([[1.0]], 1)
+    >>> kit.predict({"x": [[3.0]]})["y"].tolist()
+    [[3.0]]
     """
 
+    @checked
     def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -168,7 +172,7 @@ class TrainingKit:
         ConvergenceError
             The loss is NaN or infinite; the state remains as it was.
         """
-        arrays = self._check(feeds)
+        arrays = check_inputs(self.manifest.inputs, feeds)
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
@@ -211,7 +215,7 @@ class TrainingKit:
         steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
         file = self.manifest.find_step(size)
         self._source.open(file)
-        arrays = self._check(read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data)
+        arrays = check_inputs(self.manifest.inputs, _read(data))
         rows = next(len(a) for a in arrays.values())
         if rows < size:
             raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
@@ -237,21 +241,50 @@ class TrainingKit:
         Raises
         ------
         ModelError
-            The file of the model is not that of the manifest.
+            The file of the model is not that of the manifest, or a tensor of `state` was replaced by one of another
+            dtype or shape.
         """
-        data = read_regular(self.folder / Manifest.MODEL)
-        try:
-            model = load_model_from_string(data)
-        except Exception:  # protobuf has errors of its own.
-            raise ModelError(f"{Manifest.MODEL} is damaged: export the kit again.") from None
-        weights = {t.name: t for t in model.graph.initializer if t.name in self.state and t.raw_data}
-        offsets = self.manifest.weights
-        if weights.keys() != offsets.keys() or any(
-                data[offsets[n] : offsets[n] + self.state[n].nbytes] != t.raw_data for n, t in weights.items()):
-            raise ModelError(f"{Manifest.MODEL} is not that of {Manifest.NAME}: export the kit again.")
-        for name, t in weights.items():
-            t.raw_data = np.asarray(self.state[name], self.state[name].dtype.newbyteorder("<"), order="C").tobytes()
-        return model
+        self._check_state(self.state)
+        return fill_model(self.folder, self.manifest, self.state)
+
+    def predict(self, data: Mapping[str, object] | str | os.PathLike[str]) -> dict[str, np.ndarray]:
+        """Compute the outputs of the model for rows, with the weights as they are now.
+
+        Parameters
+        ----------
+        data : dict of str to array_like, or path
+            The rows, as for `train`; targets, which the model does not read, may be left out.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            By the names of the outputs.
+
+        Raises
+        ------
+        DataError
+            An input is missing or unknown, or does not fit.
+        ModelError
+            As for `model`, or onnxruntime refuses the model.
+        """
+        return predict(self.model(), self.manifest, _read(data), self._source.device)
+
+    def save_model(self, path: str | os.PathLike[str]) -> None:
+        """Write `model`, which any onnxruntime runs, to a file, which is replaced as a whole.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+
+        Raises
+        ------
+        ModelError
+            As for `model`.
+        OSError
+            It cannot be written.
+        """
+        write(self.model(), path)
 
     def save(self) -> None:
         """Write the state into the kit, for any runner to go on from; its file is replaced as a whole.
@@ -266,22 +299,6 @@ class TrainingKit:
         self._check_state(self.state)
         with replace_file(self.folder / Manifest.STATE) as file:
             file.write(pack_state(self.state, self.steps_taken))
-
-    def _check(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
-        """The inputs as arrays, in the order of bindings, each with as many rows."""
-        arrays = {}
-        for tensor in self.manifest.inputs:
-            if tensor.name not in check_mapping(feeds):
-                raise DataError(f"The data lack the input {tensor.name!r}.")
-            array = to_array(tensor.name, feeds[tensor.name])
-            arrays[tensor.name] = to_dtype(array, tensor.dtype, f"Input {tensor.name!r}")
-            tensor.check(arrays[tensor.name])
-        match_names(list(arrays), list(feeds))
-        rows = {n: len(a) for n, a in arrays.items()}
-        if len(set(rows.values())) > 1:
-            raise DataError(f"The inputs have different numbers of rows: "
-                            f"{', '.join(f'{n!r} has {size}' for n, size in rows.items())}.")
-        return arrays
 
     def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
         """Run a step on a batch that was checked."""
@@ -307,9 +324,16 @@ class TrainingKit:
                 f"steps taken>")
 
 
+def _read(data: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, object]:
+    """Data by name, from a file where they are its path."""
+    return read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data
+
+
+@checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
-            engine: str = "auto") -> np.ndarray:
+            engine: str = "auto", predictions: str | os.PathLike[str] | None = None,
+            model: str | os.PathLike[str] | None = None) -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
     Parameters
@@ -324,6 +348,10 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     engine : str
         As for `TrainingKit`.
+    predictions : path, optional
+        A safetensors file to write the outputs of the trained model for all rows to, as the programs ``predict`` do.
+    model : path, optional
+        A file to write the trained model to.
 
     Returns
     -------
@@ -356,4 +384,8 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
         raise
     if save:
         kit.save()
+    if predictions is not None:
+        write_tensors(kit.predict(data), predictions)
+    if model is not None:
+        kit.save_model(model)
     return losses

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from ortpartial.checks import check_count, is_whole
+from ortpartial.arguments import checked
+from ortpartial.checks import check_count, check_whole
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
 from .manifest import Manifest, Tensor, read_manifest
+from .opset import lower_opset
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
@@ -24,6 +26,7 @@ __all__ = ["write_kit"]
 _LIMIT = 2**31 - 1
 
 
+@checked
 def write_kit(
     model: ModelProto | bytes | str | os.PathLike[str],
     folder: str | os.PathLike[str],
@@ -81,7 +84,8 @@ def write_kit(
     proto = read(model)
     if len(proto.training_info) != 1:
         raise ModelError(f"A kit holds one training step, and the model has {len(proto.training_info)} entries of "
-                         f"training_info.")
+                         f"training_info; call export_step(folder) of an optimizer or a module, or give what its "
+                         f"get_training_onnx() returns.")
     session = TrainingSession(proto)
     shapes = share_rows(session.shapes)
     sizes = _choose_sizes(shapes, batch_sizes)
@@ -113,18 +117,15 @@ def _choose_sizes(shapes: Mapping[str, tuple[int | str, ...]], batch_sizes: Coll
     rows = next((shape[0] for shape in shapes.values()), "N")
     if batch_sizes is None:
         return [rows if isinstance(rows, int) else None]
-    if not isinstance(batch_sizes, Collection):
-        raise SettingError(f"batch_sizes is {batch_sizes!r}; expected several whole numbers.")
     for size in batch_sizes:
-        if not is_whole(size, low=1):
-            raise SettingError(f"batch_sizes has {size!r}; expected whole numbers of at least 1.")
+        check_whole("batch_sizes", size, 1)
         if isinstance(rows, int) and size != rows:
             raise SettingError(f"batch_sizes has {size}, and the model takes batches of {rows} rows alone.")
     for name, shape in shapes.items():
         if unknown := [size for size in shape[1:] if isinstance(size, str)]:
             raise SettingError(f"batch_sizes fixes all sizes, and {unknown[0]!r} of the input {name!r} is not known; "
                                f"leave batch_sizes out.")
-    if not batch_sizes:
+    if not len(batch_sizes):
         raise SettingError("batch_sizes is empty; leave it out for batches of any size.")
     return list(dict.fromkeys(map(int, batch_sizes)))
 
@@ -142,7 +143,7 @@ def _describe(
 
 def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
     """The inference model, and where in its file the numbers of each weight begin."""
-    proto, state = session.inference_model(), session.state
+    proto, state = lower_opset(session.inference_model()), session.state
     if proto.ByteSize() > _LIMIT:
         raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
     data, offsets = proto.SerializeToString(), {}

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ortpartial.annotations import Formula
+from ortpartial.exceptions import ArgumentError
 
 from .former_names import advise
 
-__all__ = ["CHOICES", "NamedSettings", "check_keywords", "describe_unknown", "suggest"]
+__all__ = ["CHOICES", "NamedSettings", "answer_keywords", "check_keywords", "describe_unknown", "suggest"]
 
 Instance = TypeVar("Instance", bound="NamedSettings")
 Method = TypeVar("Method", bound=Formula)
@@ -69,10 +70,13 @@ CHOICES: dict[str, dict[str, str]] = {
 
 #: The names of settings in other libraries, with those that they may have here: the first that a class has is meant.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
+    **dict.fromkeys(("lr", "rate", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
     **dict.fromkeys(("optimizer", "optim", "solver", "momentum", "eta0", "schedule", "scheduler", "lrscheduler"),
                     ("schedule", "learning_rate")),
-    **dict.fromkeys(("epochs", "nepochs", "niter", "numepochs", "numtrainepochs", "maxepochs"), ("max_iter",)),
+    **dict.fromkeys(("epochs", "nepochs", "niter", "numepochs", "numtrainepochs", "maxepochs", "maxiter"),
+                    ("max_iter", "epochs")),
+    **dict.fromkeys(("validationdata", "evaldata", "validationsplit", "validationfraction", "valdata", "evalset",
+                     "xvalid"), ("X_val", "validation_fraction")),
     **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss",)),
     **dict.fromkeys(("weights", "params", "parameters", "trainable"), ("weights_to_train",)),
     **dict.fromkeys(("penalty", "alpha", "l1", "l2", "regularization"), ("l1", "l1_weight", "learning_penalty")),
@@ -153,17 +157,17 @@ class NamedSettings:
         return super().__new__(cls)
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:
         """Raise TypeError for a setting that does not exist, or that is to be given by name."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         names = [p.name for p in parameters]
         unknown = [n for n in settings if n not in names and n not in getattr(cls.__init__, "former", ())]
         if unknown and all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            raise TypeError(describe_unknown(unknown[0], cls.__name__, names))
+            raise ArgumentError(describe_unknown(unknown[0], cls.__name__, names))
         first = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if len(args) > len(first) and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
             example = f", as in {names[len(first)]}=..." if len(names) > len(first) else ""
-            raise TypeError(f"{cls.__name__} takes {' and '.join(first) or 'nothing'} without a name, and "
+            raise ArgumentError(f"{cls.__name__} takes {' and '.join(first) or 'nothing'} without a name, and "
                             f"{args[len(first)]!r} is one more; name its setting{example}.")
 
 
@@ -191,7 +195,7 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
     >>> Estimator().fit([], epochs=3)
     Traceback (most recent call last):
         ...
-    TypeError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in set_params(max_iter=...)?
+    ortpartial.exceptions.ArgumentError: fit takes no 'epochs'; did you mean the setting 'max_iter', as in ...
     """
     def decorate(method: Method) -> Method:
         names = list(inspect.signature(method).parameters)
@@ -200,13 +204,57 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
         def checked(self: Any, *args: object, **keywords: object) -> Any:
             if unknown := [n for n in keywords if n not in names]:
                 if advice := advise(method.__name__, unknown[0], names):
-                    raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")
+                    raise ArgumentError(f"{method.__name__} takes no {unknown[0]!r}; {advice}.")
                 settings = [n for n in self.get_params() if n not in unread]
                 meant = suggest(unknown[0], settings, list_aliases(settings)).strip("'")
                 hint = f"did you mean the setting {meant!r}, as in set_params({meant}=...)?" if meant else (
                     f"its arguments are {', '.join(names[1:])}.")
-                raise TypeError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
+                raise ArgumentError(f"{method.__name__} takes no {unknown[0]!r}; {hint}")
             return method(self, *args, **keywords)
+
+        return cast(Method, checked)
+
+    return decorate
+
+
+def answer_keywords(**advice: str) -> Callable[[Method], Method]:
+    """Decorate a function or a method, so that a keyword that it does not take is answered with the one that is meant.
+
+    Parameters
+    ----------
+    **advice : str
+        By a keyword of another library, in lower case and without signs, what to write, where that is no keyword here.
+
+    Returns
+    -------
+    callable
+        The decorator.
+
+    Examples
+    --------
+    >>> @answer_keywords(lr="give set_optimizer('adam') the step size")
+    ... def fit(X, *, epochs=10):
+    ...     pass
+    >>> fit([], max_iter=3)
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.ArgumentError: fit takes no 'max_iter'; did you mean 'epochs'?
+    """
+    def decorate(method: Method) -> Method:
+        parameters = inspect.signature(method).parameters
+        names = [n for n in parameters if n != "self"]
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+        @functools.wraps(method)
+        def checked(*args: object, **keywords: object) -> Any:
+            for n in keywords:
+                if (hint := advice.get(normalize(n))) is not None:
+                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}.")
+                if n not in names and not takes_all:
+                    meant = suggest(n, names, list_aliases(names))
+                    hint = f"did you mean {meant}?" if meant else f"its arguments are {', '.join(names)}."
+                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}")
+            return method(*args, **keywords)
 
         return cast(Method, checked)
 

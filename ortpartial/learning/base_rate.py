@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.exceptions import SettingError
+from ortpartial.checks import check_names
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
@@ -260,11 +260,7 @@ class WeightDecay(BaseLearningRate):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self, "weight_decay", low=0)
-        names = (self.no_decay,) if isinstance(self.no_decay, str) else self.no_decay
-        if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
-            raise SettingError(f"{type(self).__name__}: no_decay is {self.no_decay!r}, names and patterns of weights "
-                               f"were expected.")
-        object.__setattr__(self, "no_decay", tuple(names))
+        object.__setattr__(self, "no_decay", check_names(f"{type(self).__name__}: no_decay", self.no_decay))
 
     @property
     def patterns(self) -> tuple[str, ...]:

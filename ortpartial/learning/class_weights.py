@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.checks import is_whole, to_number
+from ortpartial.checks import is_whole, to_number, to_tuple
 from ortpartial.exceptions import SettingError
 
 __all__ = ["ClassWeights", "balance_classes", "check_class_weight", "list_class_weights"]
@@ -45,13 +45,13 @@ def check_class_weight(setting: Any) -> tuple[float, ...] | ClassWeights | str |
     if setting is None or (isinstance(setting, str) and setting == "balanced"):
         return setting
     expected = "an array with a number for each class, a dict of them by class, 'balanced' or None was expected"
-    if isinstance(setting, str) or not hasattr(setting, "__len__"):
+    values = to_tuple(setting.values() if isinstance(setting, Mapping) else setting)
+    if values is None or not hasattr(setting, "__len__"):
         raise SettingError(f"class_weight is {setting!r}; {expected}.")
-    values = list(setting.values()) if isinstance(setting, Mapping) else list(setting)
     if wrong := [v for v in values if to_number(v, low=0) is None]:
         raise SettingError(f"class_weight has {wrong[0]!r}, a finite number at least 0 was expected.")
     if not isinstance(setting, Mapping):
-        return tuple(map(float, values))
+        return tuple(float(v) for v in values)  # type: ignore[arg-type]
     if wrong := [k for k in setting if not is_whole(k, low=0)]:
         raise SettingError(f"class_weight is for the class {wrong[0]!r}, a whole number at least 0 was expected.")
     return ClassWeights({int(k): float(v) for k, v in setting.items()})

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ortpartial.checks import to_number
+from ortpartial.checks import check_choice, to_number
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, cast, constant, op
 
@@ -70,8 +70,7 @@ class GradientClipping(Piece):
             raise SettingError("GradientClipping limits nothing; give it a norm or a value, as in "
                                "GradientClipping(norm=1.0).")
         check_number(self, *limits, above=0)
-        if self.per not in ("global", "weight"):
-            raise SettingError(f"GradientClipping: per is 'global' or 'weight', not {self.per!r}.")
+        check_choice("GradientClipping: per", self.per, ("global", "weight"))
 
     def __call__(self, gradients: Sequence[Value]) -> list[Value]:
         """The clipped gradients of all weights."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ortpartial.annotations import Function, Settings
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ArgumentError, SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
@@ -278,13 +278,13 @@ def refuse_former_names(function: Function) -> Function:
     >>> add_loss_output(b"", loss_name="loss")
     Traceback (most recent call last):
         ...
-    TypeError: add_loss_output takes no 'loss_name'; its name is loss_output_name.
+    ortpartial.exceptions.ArgumentError: add_loss_output takes no 'loss_name'; its name is loss_output_name.
     """
     @functools.wraps(function)
     def checked(*args: object, **keywords: object) -> Any:
         for name in keywords:
             if advice := FORMER_ARGUMENTS.get((function.__name__, name)):
-                raise TypeError(f"{function.__name__} takes no {name!r}; {advice}.")
+                raise ArgumentError(f"{function.__name__} takes no {name!r}; {advice}.")
         return function(*args, **keywords)
 
     return cast(Function, checked)
@@ -298,6 +298,6 @@ def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings
         if value is None or value == setting.default:
             continue
         if setting.convert is None:
-            raise TypeError(f"{owner} has no setting {name!r}; {setting.advice}.")
+            raise ArgumentError(f"{owner} has no setting {name!r}; {setting.advice}.")
         setting.convert(today, value)
     return today

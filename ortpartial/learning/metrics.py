@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ortpartial.annotations import MetricLike
+from ortpartial.checks import check_choice, to_tuple
 from ortpartial.exceptions import SettingError
 
 from .aliases import suggest
@@ -74,13 +75,12 @@ class Metric:
         if not callable(self.function):
             raise SettingError(f"Metric: function is {self.function!r}, a function of targets and predictions was "
                                f"expected.")
+        if not isinstance(self.name, str):
+            raise SettingError(f"Metric: name is a string, not {self.name!r}.")
         name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
         object.__setattr__(self, "name", name)
-        if self.of not in _KINDS:
-            raise SettingError(f"Metric {name!r}: of is {self.of!r}, one of {', '.join(map(repr, _KINDS))} was "
-                               f"expected.")
-        if self.rows not in ("validation", "training"):
-            raise SettingError(f"Metric {name!r}: rows is 'validation' or 'training', not {self.rows!r}.")
+        check_choice(f"Metric {name!r}: of", self.of, _KINDS)
+        check_choice(f"Metric {name!r}: rows", self.rows, ("validation", "training"))
         if self.larger_is_better is None:
             is_cost = any(word in name for word in ("loss", "error", "deviance"))
             object.__setattr__(self, "larger_is_better", not is_cost)
@@ -390,9 +390,9 @@ def check_metrics(metrics: object) -> tuple[MetricLike, ...]:
     """
     if isinstance(metrics, (str, Metric)) or callable(metrics):
         metrics = (metrics,)
-    if not isinstance(metrics, Iterable):
+    if (checked := to_tuple(metrics)) is None:
         raise SettingError(f"metrics is {metrics!r}; a list of names and functions was expected, as ['accuracy'].")
-    checked, columns = tuple(metrics), set()
+    columns = set()
     for metric in map(resolve_metric, checked):
         if (metric.name, metric.rows) in columns:
             raise SettingError(f"metrics has {metric.name!r} twice; give one of them a name, as Metric(f, 'name').")

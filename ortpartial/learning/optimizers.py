@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ortpartial.checks import check_real
 from ortpartial.exceptions import SettingError
 
 from . import adaptive_rates, layerwise_rates, momentum_rates
@@ -50,7 +51,7 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     LearningRateSGD(eta0=0.1, schedule=ConstantSchedule(), weight_decay=0.0, no_decay=())
     """
     if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
-        return LearningRateSGD(float(rate))
+        return LearningRateSGD(check_real("learning_rate", rate))
     if isinstance(rate, str) and _is_number(rate):
         raise SettingError(f"learning_rate: {rate!r} is a string; did you mean the number {rate}?")
     return resolve_piece(BaseLearningRate, rate, _NAMES)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from reprlib import recursive_repr
 from typing import Any, TypeVar
 
 from ortpartial.annotations import Settings
+from ortpartial.arguments import check_arguments
+from ortpartial.checks import check_flag
 
 from .aliases import NamedSettings
 from .fingerprint import fingerprint, list_attributes
@@ -33,6 +35,12 @@ class Piece(NamedSettings, metaclass=PieceType):
     >>> Scaled([1.0]), Scaled([1.0]) == Scaled([1.0]), Scaled([1.0]) == Scaled([2.0])
     (Scaled(factors=[1.0]), True, False)
     """
+
+    @classmethod
+    def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:
+        super()._check_arguments(args, settings)
+        if cls.__init__.__module__.startswith("ortpartial."):
+            check_arguments(cls.__init__, [None, *args], settings, f"{cls.__name__}: ", [check_flag])
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -16,7 +16,10 @@ from .cross_entropy import NegLogLearningLoss, SoftmaxCrossEntropyLearningLoss
 from .losses import SquareLearningLoss
 from .metrics import Metric
 
-__all__ = ["Meter", "Prediction", "guess_loss"]
+__all__ = ["Meter", "Prediction", "guess_loss", "is_one_hot"]
+
+#: Rows that tell what kind of targets there are.
+_READ = 1024
 
 #: Targets, what is compared with them, and weights.
 Compared = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -200,6 +203,29 @@ def guess_loss(output: np.ndarray, target: np.ndarray, *, are_probabilities: boo
         return None
     return NegLogLearningLoss(ignore_index=ignore_index, from_logits=from_logits) if are_labels else (
         SquareLearningLoss())
+
+
+def is_one_hot(target: np.ndarray) -> bool:
+    """Whether targets are labels as one-hot rows, in which one of several columns is 1 and the others are 0.
+
+    Parameters
+    ----------
+    target : numpy.ndarray of shape (rows, columns)
+        The targets, of which the first ones are read.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_one_hot(np.eye(3)), is_one_hot(np.ones((3, 1))), is_one_hot(np.ones((3, 2)))
+    (True, False, False)
+    """
+    first = target[:_READ]
+    if first.ndim != 2 or first.shape[1] < 2 or not first.size or first.dtype.kind not in "biuf":
+        return False
+    return bool(np.isin(first, (0, 1)).all() and (first.sum(axis=1) == 1).all())
 
 
 class Meter:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
 from typing import Any
 
-from ortpartial.checks import describe_range, is_whole, to_number
+from ortpartial.checks import check_real, is_whole
 from ortpartial.exceptions import SettingError
 
 from .aliases import CHOICES, suggest
@@ -78,13 +78,9 @@ def check_number(
     SettingError
         A setting is not a finite number or out of range.
     """
-    expected = describe_range(above=above, low=low, below=below, high=high)
     for name in names:
-        value = getattr(piece, name)
-        number = to_number(value, above=above, low=low, below=below, high=high)
-        if number is None:
-            raise SettingError(f"{type(piece).__name__}: {name} is {value!r}, a finite number"
-                               f"{' ' + expected if expected else ''} was expected.")
+        number = check_real(f"{type(piece).__name__}: {name}", getattr(piece, name), above=above, low=low, below=below,
+                             high=high)
         object.__setattr__(piece, name, number)
 
 

@@ -26,6 +26,7 @@ from .safetensors import read_tensors, write_tensors
 from .scopes import read_scope
 from .specialize import specialize
 from .straight_through import QUANTIZERS, can_pass_straight_through, is_quantized, mark_straight_through, to_real
+from .suffixes import check_suffix
 from .ties import Ties, infer_ties, list_folded_norms
 from .torch_record import TorchRecord, note_torch, read_torch
 from .tree import Leaf, count_modules, draw_tree, place_initializers
@@ -36,14 +37,15 @@ from .write import check_finite, write, write_folder
 
 __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "ComputedInputs", "Leaf",
            "Model", "Range", "Target", "Ties", "TorchRecord", "available_memory", "bodies", "by_row",
-           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices", "compute_ml",
-           "count_modules", "declare", "declare_schema", "dequantize", "draw_card", "draw_tree", "evaluate",
-           "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices", "find_libraries",
-           "format_bytes", "format_flops", "guard_bound", "index_ranges", "infer_ties", "is_base", "is_cache",
-           "is_generated_name", "is_misplaced", "is_misread", "is_quantized", "list_folded_norms", "list_preprocessing",
-           "list_program_constants", "load", "mark_straight_through", "match_names", "note_adapter", "note_torch",
-           "offload_weights", "open_regular", "place_initializers", "prepare", "prune_outputs", "read", "read_adapter",
-           "read_ml_weights", "read_regular", "read_scope", "read_tensors", "read_torch", "register_expansion",
-           "register_libraries", "register_upgrade_check", "remove_named", "remove_unread", "remove_unused",
-           "replace_file", "replace_messages", "replace_weights", "resolve_libraries", "restore_weights", "specialize",
-           "split_external_data", "to_real", "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]
+           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
+           "check_suffix", "compute_ml", "count_modules", "declare", "declare_schema", "dequantize", "draw_card",
+           "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices",
+           "find_libraries", "format_bytes", "format_flops", "guard_bound", "index_ranges", "infer_ties", "is_base",
+           "is_cache", "is_generated_name", "is_misplaced", "is_misread", "is_quantized", "list_folded_norms",
+           "list_preprocessing", "list_program_constants", "load", "mark_straight_through", "match_names",
+           "note_adapter", "note_torch", "offload_weights", "open_regular", "place_initializers", "prepare",
+           "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_regular", "read_scope", "read_tensors",
+           "read_torch", "register_expansion", "register_libraries", "register_upgrade_check", "remove_named",
+           "remove_unread", "remove_unused", "replace_file", "replace_messages", "replace_weights", "resolve_libraries",
+           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files",
+           "write_folder", "write_tensors"]

@@ -1,4 +1,4 @@
-"""Padding by auto_pad SAME, written out as pads."""
+"""Padding by auto_pad SAME, and by ceil_mode where a window may begin behind the input, written out as pads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortpartial.graph import Value, attribute_value, constant, op
 
 from .walk import walk_graphs
 
-__all__ = ["is_misread", "write_pads"]
+__all__ = ["has_lost_windows", "is_misread", "is_missized", "write_pads"]
 
 #: By operator, behind its domain and a dot where that is not ONNX's own: the input that is its kernel.
 _KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3,
@@ -70,10 +70,11 @@ def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes
 
 
 def is_misread(model: ModelProto) -> bool:
-    """Whether a model has an auto_pad SAME that some runtime reads otherwise than ONNX defines it.
+    """Whether a model has an auto_pad SAME or a ceil_mode that some runtime reads otherwise than ONNX defines it.
 
     onnxruntime 1.19 to 1.32 removes elements where the last window ends before the image does, or refuses to run; and
-    it refuses dilations, or ignores them. ConvTranspose is right.
+    it refuses dilations, or ignores them. ConvTranspose is right. With ceil_mode, 1.19.2 keeps windows that begin
+    behind the input, which its inference of shapes leaves out, and in 1.32.0 it is the other way round.
 
     Parameters
     ----------
@@ -85,12 +86,55 @@ def is_misread(model: ModelProto) -> bool:
     bool
     """
     return any(_is_misread(node, graph) for graph in walk_graphs(model.graph) for node in graph.node
-               if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute))
+               if any((a.name == "auto_pad" and a.s.startswith(b"SAME")) or (a.name == "ceil_mode" and a.i)
+                      for a in node.attribute))
+
+
+def has_lost_windows(op_type: str, inputs: Inputs, attributes: Attributes) -> bool:
+    """Whether a window of a pool begins behind its input: some runtimes leave it out, and others do not.
+
+    Parameters
+    ----------
+    op_type : str
+        An operator of the default domain.
+    inputs : sequence of Value or None
+        Its inputs.
+    attributes : mapping of str to object
+        Its attributes.
+
+    Returns
+    -------
+    bool
+        False where sizes are not known.
+    """
+    windows, x = _read_rounded(op_type, attributes), inputs[0] if inputs else None
+    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)] if x is not None else []
+    return windows is not None and len(sizes) == len(windows.strides) and windows.begin_behind(sizes)
+
+
+def is_missized(node: NodeProto) -> bool:
+    """Whether the shape inference of onnx 1.23.2 gives a pool windows that begin behind its input.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+
+    Returns
+    -------
+    bool
+        True where one may begin there.
+    """
+    if node.op_type not in _POOLS or node.domain not in ("", "ai.onnx"):
+        return False
+    return _read_rounded(node.op_type, {a.name: attribute_value(a) for a in node.attribute}) is not None
 
 
 def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    if _read_rounded(op_type, attributes) is not None:
+        return True
     at, kernel = _KERNELS.get(op_type), attributes.get("kernel_shape")
     if not kernel and at is not None and at < len(node.input):
         stored = [list(t.dims) for t in graph.initializer if t.name == node.input[at]]
@@ -102,7 +146,9 @@ def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
 
 def write_pads(op_type: str, inputs: Sequence[Value | None],
                attributes: Attributes) -> tuple[Inputs, Settings, Finish] | None:
-    """A node with auto_pad SAME as one with pads, or behind a Pad where these depend on sizes that are not known.
+    """A node with auto_pad SAME, or a pool with ceil_mode, as one with pads, or behind a Pad.
+
+    A Pad it is where pads depend on sizes that are not known, or are larger than a pool may have.
 
     Parameters
     ----------
@@ -116,8 +162,8 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     Returns
     -------
     tuple of list of Value or None, dict of str to object and callable, or None
-        Its inputs and attributes, and what turns its outputs into those of the node. None for a node without auto_pad
-        SAME, and where sizes are not known, but every runtime pads right whatever they are.
+        Its inputs and attributes, and what turns its outputs into those of the node. None for a node without either,
+        where no window of a pool begins behind its input, and where every runtime pads right whatever the sizes are.
 
     Examples
     --------
@@ -126,6 +172,9 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     >>> write_pads("MaxPool", [x], {**same, "strides": [2]})[1]
     {'kernel_shape': [3], 'strides': [2], 'pads': [1, 1]}
     """
+    rounded = _read_rounded(op_type, attributes) if inputs and inputs[0] is not None else None
+    if rounded is not None:
+        return _write_rounded(op_type, inputs, attributes, rounded)
     at = _KERNELS.get(op_type)
     w = inputs[at] if at is not None and at < len(inputs) else None
     kernel = attributes.get("kernel_shape") or (() if w is None or w.shape is None else w.shape[2:])
@@ -146,6 +195,75 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
             return list(inputs), {**rest, "pads": [*before, *after]}, list
     total = _compute_totals(x, w, windows) if totals is None else constant(totals, np.int64)
     return _write_behind_pad(op_type, inputs, rest, *windows.split(total))
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis."""
+
+    strides: Sequence[int]
+    extents: Sequence[int]
+    before: Sequence[int]
+    after: Sequence[int]
+
+    def begin_behind(self, sizes: Sequence[int]) -> bool:
+        """Whether a window of this many elements along each axis begins behind them, when they are rounded up."""
+        rows = zip(sizes, self.strides, self.extents, self.before, self.after, strict=True)
+        return any(-((e - n - b - a) // s) * s >= n + b for n, s, e, b, a in rows)
+
+    def find_end(self, sizes: Sequence[int]) -> list[int]:
+        """The padding behind each axis that the windows see which begin before its end."""
+        ends = []
+        for n, s, e, b, a in zip(sizes, self.strides, self.extents, self.before, self.after, strict=True):
+            count = min(-((e - n - b - a) // s) + 1, -(-(n + b) // s))
+            ends.append(max(0, (count - 1) * s + e - n - b))
+        return ends
+
+    def compute_end(self, sizes: Value) -> Value:
+        """The same, computed when the node runs."""
+        s, e, b, a = (constant(v, np.int64) for v in (self.strides, self.extents, self.before, self.after))
+        count = op.Min(op.Div(sizes + b + a - e + s - 1, s) + 1, op.Div(sizes + b + s - 1, s))
+        return op.Max((count - 1) * s + e - sizes - b, 0)
+
+
+def _read_rounded(op_type: str, attributes: Attributes) -> _Rounded | None:
+    """The windows of a pool with ceil_mode, if one may begin behind its input."""
+    kernel = attributes.get("kernel_shape") or ()
+    if op_type not in _POOLS or not attributes.get("ceil_mode") or attributes.get("auto_pad") not in (None, "NOTSET"):
+        return None
+    r = len(kernel)
+    strides, dilations = (list(attributes.get(n) or [1] * r) for n in ("strides", "dilations"))
+    pads = list(attributes.get("pads") or [0] * 2 * r)
+    if not r or not len(strides) == len(dilations) == r or len(pads) != 2 * r or min(*kernel, *strides, *dilations) < 1:
+        return None  # The checks of the runtime say what is wrong.
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    may_begin_behind = any(s + a > e for s, a, e in zip(strides, pads[r:], extents, strict=True))
+    return _Rounded(strides, extents, pads[:r], pads[r:]) if may_begin_behind else None
+
+
+def _write_rounded(op_type: str, inputs: Sequence[Value | None], attributes: Attributes,
+                   windows: _Rounded) -> tuple[Inputs, Settings, Finish] | None:
+    """A pool that has as many windows as begin in its input, or in the padding before it."""
+    x, r = inputs[0], len(windows.strides)
+    assert x is not None
+    rest: dict[str, object] = {n: v for n, v in attributes.items() if n not in ("auto_pad", "pads")} | {"ceil_mode": 0}
+    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
+    if len(sizes) == r and not windows.begin_behind(sizes):
+        return None
+    ends = windows.find_end(sizes) if len(sizes) == r else None
+    before, around = list(windows.before), [0] * r
+    if attributes.get("count_include_pad"):  # What is padded counts, and not what rounding up adds behind it.
+        padded = op.Pad(x, [0, 0, *before, 0, 0, *windows.after])
+        before, around, rest["count_include_pad"] = [0] * r, list(windows.after), 0
+    else:
+        padded = x
+    if ends is None:
+        after = op.Max(windows.compute_end(op.Shape(x, start=2)) - constant(around, np.int64), 0)
+        return _write_behind_pad(op_type, [padded], rest, constant(before, np.int64), after)
+    ends = [max(0, end - a) for end, a in zip(ends, around, strict=True)]
+    if all(p < k for p, k in zip([*before, *ends], [*attributes["kernel_shape"]] * 2, strict=True)):
+        return [padded], {**rest, "pads": [*before, *ends]}, list
+    return _write_behind_pad(op_type, [padded], rest, constant(before, np.int64), constant(ends, np.int64))
 
 
 def _find_totals(x: Value, windows: _Windows) -> list[int] | None:
@@ -172,7 +290,9 @@ def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, object], bef
     """A node of which a Pad computes the first input."""
     x = inputs[0]
     none = constant([0, 0])
-    pads = op.Concat(none, before, none, after, axis=0)
+    parts = [none, before, none, after]
+    arrays = [v.array for v in parts if v.array is not None]
+    pads = constant(np.concatenate(arrays)) if len(arrays) == len(parts) else op.Concat(*parts, axis=0)
     zero = inputs[_ZEROS[op_type]] if op_type in _ZEROS and _ZEROS[op_type] < len(inputs) else None
     if op_type == "MaxPool":
         zero = constant(np.array(-np.inf if x.is_float else np.iinfo(x.dtype).min, x.dtype))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, defs
 
+from ortpartial.checks import check_path, to_tuple
 from ortpartial.exceptions import ModelError
 
 from .walk import walk_protos
@@ -72,7 +73,8 @@ def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike
         ...
     ortpartial.exceptions.ModelError: There is no library of custom operators 'missing.so'.
     """
-    every = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    listed = (paths,) if isinstance(paths, (str, os.PathLike)) else to_tuple(paths)
+    every = [check_path("custom_ops_library", p) for p in ((paths,) if listed is None else listed)]
     if missing := [p for p in every if not Path(p).is_file()]:
         raise ModelError(f"There is no library of custom operators {os.fspath(missing[0])!r}.")
     return tuple(str(Path(p).resolve()) for p in every)

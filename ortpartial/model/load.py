@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from ortpartial.annotations import Settings
+from ortpartial.checks import check_flag
+from ortpartial.checks import check_names as list_names
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
@@ -30,6 +32,7 @@ from .regular_file import open_regular
 from .sparse import densify
 from .stored_tensors import check_names, check_tensors
 from .straight_through import is_marked, mark_straight_through
+from .suffixes import FOREIGN_SUFFIXES
 from .ties import Ties, check_ties, infer_ties
 from .torch_record import read_torch
 from .tree import Leaf, draw_tree, place_initializers
@@ -38,11 +41,6 @@ from .validation import check_size
 from .walk import walk_graphs
 
 __all__ = ["Model", "load", "read", "register_upgrade_check"]
-
-#: Endings of the files of other libraries.
-_FOREIGN = frozenset({".bin", ".ckpt", ".h5", ".joblib", ".keras", ".pb", ".pickle", ".pkl", ".pt", ".pth",
-                      ".safetensors", ".tflite"})
-
 
 #: Checks of models that were upgraded; rooms above fill it by `register_upgrade_check`.
 _UPGRADE_CHECKS: list[Callable[[Model], None]] = []
@@ -203,7 +201,8 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
         raise ModelError(f"A model is a ModelProto, bytes or a path, not {type(source).__name__}{hint}.")
     if not model.graph.output:
         suffix = Path(source).suffix.lower() if isinstance(source, (str, os.PathLike)) else ""
-        hint = f"; a {suffix} file is of another library: export its model to ONNX" if suffix in _FOREIGN else ""
+        is_foreign = suffix in FOREIGN_SUFFIXES
+        hint = f"; a {suffix} file is of another library: export its model to ONNX" if is_foreign else ""
         raise ModelError(f"{what} no ONNX model, or one that was cut short{hint}.")
     check_names(model)
     model = read_external_data(model, folder)
@@ -289,6 +288,9 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
     ['w']
     """
     check_ties(ties)
+    if straight_through is not None:
+        straight_through = check_flag("straight_through", straight_through)
+    variables = list_names("variables", variables)
     loaded = source if isinstance(source, Model) else None
     proto, inferred = (loaded.proto, loaded.ties) if loaded else (read(source, folder), Ties())
     libraries = loaded.custom_ops_library if loaded else ()

@@ -10,9 +10,11 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner, numpy_helper
 
+from ortpartial.checks import check_count
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, MISTAKEN_DEFAULTS, OPSET, forget_zero_sizes
 
+from .auto_pad import is_missized
 from .custom_ops import is_opaque
 from .folding import fold_constants
 from .function_attributes import fill_attributes
@@ -218,7 +220,9 @@ def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) 
     batch : int or dict of str to sequence of int
         The number of rows, or all sizes of inputs by their names.
     """
-    if not isinstance(batch, int):
+    if not isinstance(batch, Mapping):
+        batch = check_count("batch", batch, 0, 2**62)
+    else:
         for i in graph.input:
             if i.name in batch:
                 i.type.CopyFrom(helper.make_tensor_type_proto(i.type.tensor_type.elem_type, list(batch[i.name])))
@@ -295,6 +299,8 @@ def _without_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     main, *inside = walk_graphs(model.graph)
     for g in inside:
         del g.value_info[:]
+    for node in (node for g in (main, *inside) for node in g.node if is_missized(node)):
+        node.op_type = "Unsized"  # an operator that inference does not know
     # Exporters declare wrong sizes now and then; the inputs of a body follow from its node.
     for o in [*main.output, *(v for g in inside for v in [*g.input, *g.output])]:
         o.type.tensor_type.ClearField("shape")

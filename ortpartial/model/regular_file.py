@@ -6,16 +6,18 @@ import os
 import stat
 from typing import BinaryIO
 
+from ortpartial.exceptions import FileMissingError
+
 from .validation import available_memory
 
 __all__ = ["open_regular", "read_regular"]
 
 #: What is no file, by the tests of its mode.
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
-          (stat.S_ISBLK, "a device"))
+          (stat.S_ISBLK, "a device"), (stat.S_ISDIR, "a folder"))
 
 
-def open_regular(path: str | os.PathLike[str], *, whole: bool = True) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str], *, whole: bool = True, advice: str = "") -> BinaryIO:
     """Open a regular file for reading; links are followed.
 
     Parameters
@@ -24,6 +26,8 @@ def open_regular(path: str | os.PathLike[str], *, whole: bool = True) -> BinaryI
         The file.
     whole : bool
         Whether it will be read as a whole, so that it must fit into memory.
+    advice : str
+        Which file to give, where there is none: the end of a sentence.
 
     Returns
     -------
@@ -31,8 +35,10 @@ def open_regular(path: str | os.PathLike[str], *, whole: bool = True) -> BinaryI
 
     Raises
     ------
+    FileMissingError
+        There is no such file.
     OSError
-        There is no such file, it cannot be opened, it is no regular file, or it is larger than the memory.
+        It cannot be opened, it is no regular file, or it is larger than the memory.
 
     Examples
     --------
@@ -41,7 +47,10 @@ def open_regular(path: str | os.PathLike[str], *, whole: bool = True) -> BinaryI
         ...
     OSError: '/dev/zero' is a device, where a regular file is expected.
     """
-    file = open(os.fspath(path), "rb", opener=_open)  # noqa: SIM115 (the caller closes it)
+    try:
+        file = open(os.fspath(path), "rb", opener=_open)  # noqa: SIM115 (the caller closes it)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileMissingError(f"There is no file {os.fspath(path)!r}{advice and f'; {advice}'}.") from None
     size, memory = os.fstat(file.fileno()).st_size, available_memory() if whole else 0
     if whole and size > memory:
         file.close()
@@ -49,13 +58,15 @@ def open_regular(path: str | os.PathLike[str], *, whole: bool = True) -> BinaryI
     return file
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
+def read_regular(path: str | os.PathLike[str], advice: str = "") -> bytes:
     """Read a regular file.
 
     Parameters
     ----------
     path : path
         The file.
+    advice : str
+        As for `open_regular`.
 
     Returns
     -------
@@ -63,7 +74,7 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
 
     Raises
     ------
-    OSError
+    FileMissingError, OSError
         As for `open_regular`.
 
     Examples
@@ -73,12 +84,12 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     >>> read_regular("notes.txt")
     b'content'
     """
-    with open_regular(path) as file:
+    with open_regular(path, advice=advice) as file:
         return file.read()
 
 
 def _open(path: str, flags: int) -> int:
-    """A descriptor of what is no pipe, socket or device, checked once it is open: Python refuses folders itself."""
+    """A descriptor of what is no folder, pipe, socket or device, checked once it is open."""
     _check(path, os.stat(path))  # Opening a device may do something.
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -92,4 +103,5 @@ def _open(path: str, flags: int) -> int:
 def _check(path: str, status: os.stat_result) -> None:
     for is_kind, kind in _KINDS:
         if is_kind(status.st_mode):
-            raise OSError(f"{path!r} is {kind}, where a regular file is expected.")
+            error = IsADirectoryError if is_kind is stat.S_ISDIR else OSError
+            raise error(f"{path!r} is {kind}, where a regular file is expected.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, defs
 
 from ortpartial.annotations import Attributes, Inputs
 from ortpartial.exceptions import ModelError
@@ -22,6 +22,7 @@ from ortpartial.graph import (
     SHIFT,
     Bound,
     Node,
+    OpaqueSchema,
     Subgraph,
     Value,
     build,
@@ -31,16 +32,18 @@ from ortpartial.graph import (
     make_node,
     name_node,
     op,
+    register_guard,
     schema_of,
     state_refusal,
     topological,
 )
 
-from .crash_guards import count_classes, find_source
+from .auto_pad import has_lost_windows
+from .crash_guards import check_node, count_classes, find_source
 from .folding import evaluate
-from .validation import LARGEST_INT32, LARGEST_WINDOW
+from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
 
-__all__ = ["guard_bound", "guard_inputs"]
+__all__ = ["guard_bound", "guard_inputs", "guard_written"]
 
 #: An input, where its numbers would crash, and what is wrong with them then.
 Guard = tuple[int, Value, str]
@@ -95,6 +98,46 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
         places = guarded[1]
         guarded[1] = op.Reshape(places, [0] * places.rank).stated(places.shape)
     return guarded
+
+
+def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attributes: Attributes) -> Inputs:
+    """The inputs of an operator that is written in Python, with the checks and guards of one that a file has.
+
+    Parameters
+    ----------
+    schema : onnx.defs.OpSchema
+        The operator.
+    inputs : sequence of Value or None
+        Its inputs.
+    attributes : dict of str to object
+        Its attributes, with the graphs among them.
+
+    Returns
+    -------
+    sequence of Value or None
+
+    Raises
+    ------
+    ModelError
+        The operator would crash or hang the process, or runtimes compute it differently.
+    """
+    op_type, where = schema.name, f"A {schema.name}"
+    if schema.domain:
+        return guard_inputs(f"{schema.domain}.{op_type}", inputs, attributes, where)
+    check_numbers(op_type, _list_numbers(attributes), where)
+    if op_type == "Einsum":
+        check_equation(str(attributes.get("equation")), where)
+    check_node(op_type, inputs, attributes, where)
+    if has_lost_windows(op_type, inputs, attributes):
+        raise ModelError(f"{where} has a window that begins behind its input, where ceil_mode rounds up, which some "
+                         f"runtimes leave out; set ceil_mode=0, and the pads that are meant.")
+    return guard_inputs(op_type, inputs, attributes, where)
+
+
+def _list_numbers(attributes: Attributes) -> dict[str, Sequence[int]]:
+    """The attributes that are whole numbers."""
+    each = {n: a if isinstance(a, (list, tuple)) else (a,) for n, a in attributes.items()}
+    return {n: a for n, a in each.items() if all(isinstance(i, (int, np.integer)) for i in a)}
 
 
 def guard_bound(node: Node, inputs: Sequence[Value | None]) -> list[Value | None]:
@@ -274,6 +317,12 @@ def _guard_frames(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
         yield 1, op.Equal(_size(window, 0), 0), "has a window without elements"
 
 
+def _guard_spectrum(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
+    """onnxruntime 1.19.2 divides by the number of samples."""
+    if len(inputs) > 1 and (length := inputs[1]) is not None:
+        yield 1, length < constant(1, length.dtype), "has a dft_length that is not positive:"
+
+
 def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     """A Loop whose condition never changes ends by its count alone, which may take years."""
     count, going = (*inputs, None, None)[:2]
@@ -282,7 +331,11 @@ def _guard_count(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
     while following.node is not None and following.node.op_type == "Identity":
         following = following.node.reads[0]
     is_constant = following is body.inputs[1] or (following.array is not None and following.array.all())
-    if count is None or not is_constant:
+    if not is_constant:
+        return
+    if count is None:
+        if going is None or going.array is not None:
+            yield 1, constant(True) if going is None else going, "can never end: it has no trip count"
         return
     bad = count > constant(LARGEST_INT32, count.dtype)
     yield 0, bad if going is None else op.And(bad, going), "has a trip count that takes hours, and no other end:"
@@ -361,6 +414,7 @@ def _is_whole(v: Value) -> bool:
 _GUARDS: dict[str, Find] = {
     "Bernoulli": _guard_probabilities,
     "Col2Im": _guard_columns,
+    "DFT": _guard_spectrum,
     "Div": _guard_division, "Mod": _guard_division,
     "Loop": _guard_count,
     "MaxUnpool": _guard_unpooled,
@@ -380,3 +434,5 @@ _GUARDS: dict[str, Find] = {
     "com.microsoft.RotaryEmbedding": _guard_below(1, _count_positions),
     "com.microsoft.WordConvEmbedding": _guard_below(0, lambda *x, **_: _size(x[3], 0)),
 }
+
+register_guard(guard_written)

@@ -16,7 +16,8 @@ from itertools import combinations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.checks import check_choice
+from ortpartial.exceptions import ModelError
 from ortpartial.graph import FLOATS, PRODUCTS
 from ortpartial.logs import logger
 
@@ -108,8 +109,7 @@ class Use:
 
 def check_ties(ties: str) -> None:
     """Raise an error unless a setting of ties is one of the two."""
-    if ties not in ("infer", "file"):
-        raise SettingError(f"ties is {ties!r}, where 'infer' or 'file' was expected.")
+    check_choice("ties", ties, ("infer", "file"))
 
 
 def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None, *, copy: bool = True

@@ -17,7 +17,7 @@ from ortpartial.graph import Value
 
 from .walk import walk_protos
 
-__all__ = ["available_memory", "check_proto", "check_size"]
+__all__ = ["available_memory", "check_equation", "check_numbers", "check_proto", "check_size"]
 
 #: Attributes whose whole numbers may be of any size; in others, one beyond 32 bits overflows inside onnx 1.23.2.
 _ANY_NUMBER = frozenset({"ends", "ignore_index", "starts", "value_int", "value_ints"})
@@ -55,12 +55,13 @@ def check_proto(model: ModelProto) -> None:
     _InlinedSize(functions).count(model.graph.node, ())
     for container in (model.graph, *model.functions):
         for node in walk_protos(container):
-            for a in node.attribute:
-                _check_attribute(node, a)
             if node.domain not in ("", "ai.onnx"):
                 continue
-            if node.op_type == "Einsum":
-                _check_equation(node)
+            numbers = {a.name: [a.i] if a.type == AttributeProto.INT else a.ints for a in node.attribute}
+            check_numbers(node.op_type, numbers, _describe(node))
+            for a in node.attribute:
+                if node.op_type == "Einsum":
+                    check_equation(a.s.decode("utf-8", "replace"), _describe(node))
             if node.op_type == "Loop":
                 _check_loop(node, container)
 
@@ -105,27 +106,49 @@ def _describe(node: NodeProto) -> str:
     return f"Node {node.name or '(unnamed)'} ({node.op_type}, output {node.output[0] if node.output else ''!r})"
 
 
-def _check_attribute(node: NodeProto, a: AttributeProto) -> None:
-    """Refuse sizes and steps that are not positive, and numbers beyond 32 bits."""
-    numbers = [a.i] if a.type == AttributeProto.INT else list(a.ints)
-    if node.domain not in ("", "ai.onnx") or not numbers or a.name in _ANY_NUMBER:
-        return
-    largest = LARGEST_WINDOW if a.name in _WINDOW else LARGEST_INT32
-    least = 1 if a.name in _POSITIVE or (node.op_type, a.name) in {("LRN", "size"), ("LpPool", "p")} else -largest
-    if wrong := [n for n in numbers if not least <= n <= largest]:
-        raise ModelError(f"{_describe(node)} has {a.name} of {wrong[0]}, where {least} to {largest} were expected.")
-    if a.name == "kernel_shape" and (size := math.prod(numbers)) > 64 * LARGEST_WINDOW:
-        raise ModelError(f"{_describe(node)} has a kernel of {size} elements; {64 * LARGEST_WINDOW} are the most.")
+def check_numbers(op_type: str, attributes: Mapping[str, Sequence[int]], where: str) -> None:
+    """Refuse sizes and steps that are not positive, and numbers beyond 32 bits.
+
+    Parameters
+    ----------
+    op_type : str
+        An operator of the default domain.
+    attributes : dict of str to sequence of int
+        Its attributes, as far as they are whole numbers.
+    where : str
+        The node as the error names it.
+
+    Raises
+    ------
+    ModelError
+    """
+    for name, numbers in attributes.items():
+        if name in _ANY_NUMBER:
+            continue
+        largest = LARGEST_WINDOW if name in _WINDOW else LARGEST_INT32
+        least = 1 if name in _POSITIVE or (op_type, name) in {("LRN", "size"), ("LpPool", "p")} else -largest
+        if wrong := [n for n in numbers if not least <= n <= largest]:
+            raise ModelError(f"{where} has {name} of {wrong[0]}, where {least} to {largest} were expected.")
+        if name == "kernel_shape" and (size := math.prod(numbers)) > 64 * LARGEST_WINDOW:
+            raise ModelError(f"{where} has a kernel of {size} elements; {64 * LARGEST_WINDOW} are the most.")
 
 
-def _check_equation(node: NodeProto) -> None:
-    """Refuse several ellipses in one term of Einsum, with which inference never ends."""
-    for a in node.attribute:
-        for term in a.s.decode("utf-8", "replace").replace("->", ",").split(","):
-            if term.count(".") not in (0, 3) or (term.count(".") and "..." not in term.replace(" ", "")):
-                equation = a.s.decode("utf-8", "replace")
-                raise ModelError(f"{_describe(node)} has the equation {equation!r}, with a term of {term.count('.')} "
-                                 f"dots, where one ellipsis of three was expected.")
+def check_equation(equation: str, where: str) -> None:
+    """Refuse several ellipses in one term of Einsum, with which inference never ends.
+
+    Parameters
+    ----------
+    equation, where : str
+        The equation, and the node as the error names it.
+
+    Raises
+    ------
+    ModelError
+    """
+    for term in equation.replace("->", ",").split(","):
+        if term.count(".") not in (0, 3) or (term.count(".") and "..." not in term.replace(" ", "")):
+            raise ModelError(f"{where} has the equation {equation!r}, with a term of {term.count('.')} dots, where one "
+                             f"ellipsis of three was expected.")
 
 
 def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:

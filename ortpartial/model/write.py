@@ -20,6 +20,7 @@ from ortpartial.exceptions import ConvergenceError
 from . import external_data
 from .atomic import flush, flush_folder, make_folder, replace_file
 from .external_data import measure
+from .suffixes import check_suffix
 from .walk import walk_graphs
 
 __all__ = ["check_finite", "write", "write_folder"]
@@ -42,6 +43,8 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
 
     Raises
     ------
+    SettingError
+        It ends as a file of another library.
     OSError
         The file cannot be written; the former one remains.
 
@@ -54,6 +57,7 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     >>> list(load("twice.onnx").outputs)
     ['y']
     """
+    check_suffix(path, "an ONNX model", ".onnx")
     _write_all({Path(path): proto})
 
 

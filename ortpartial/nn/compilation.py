@@ -17,6 +17,7 @@ from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import DataError, GraphError, ModelError, ModelWarning, SettingError
 from ortpartial.execution import (
     MANY_STEPS,
+    HeldRows,
     IdleRunner,
     RunLocal,
     StepEngine,
@@ -30,8 +31,8 @@ from ortpartial.execution import (
     share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_settled
-from ortpartial.model import Range
+from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_one_hot, is_settled
+from ortpartial.model import Range, check_empty
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
 from ortpartial.training import AVERAGE
@@ -46,7 +47,7 @@ from .measuring import list_measured, read_predictions
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
-from .parts import Part, is_in_evaluation, list_attributes
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes
 from .placeholders import convert
 from .signature import Signature
 from .trace import ITERATION, SEED
@@ -139,6 +140,7 @@ class Program(HeldState):
         self._parts = list(module.named_modules())
         self._processes: Processes | None = None  # those that train together
         self._is_together = False  # whether they go on from one state
+        self._is_told = False  # whether the first targets have been looked at
         #: Threads take turns, and runs have the options of their threads.
         self.turn, self.local = FairLock(), RunLocal()
         self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
@@ -279,6 +281,8 @@ class Program(HeldState):
     def _prepare_step(self, targets: Sequence[Value | np.ndarray], inputs: Sequence[np.ndarray] = ()) -> None:
         """Write the step for these targets, if it is not."""
         self.follow()
+        if not self._is_told:
+            self._tell_of_labels(targets)
         key: list[tuple[str, int]] = [(t.dtype.kind, len(t.shape or ())) for t in targets]
         if self._step is not None and self._step_key == key:
             return
@@ -303,6 +307,17 @@ class Program(HeldState):
         self._aside = {n: state[n] for n in parameters if n not in read}
         self.set({n: state[n] for n in (SEED, ITERATION)})
         self._is_together = False
+
+    def _tell_of_labels(self, targets: Sequence[Value | np.ndarray]) -> None:
+        """Warn, once, where the step that is not written by the user takes the square loss of labels."""
+        first = targets[0] if targets else None
+        if not isinstance(first, np.ndarray):
+            return
+        self._is_told = True
+        if first.dtype.kind == "f" and not has_own_step(self.module) and is_one_hot(first):
+            warnings.warn("The target is one-hot rows of labels, of which train_one_batch takes the square loss, as of "
+                          "all real numbers; for the softmax cross entropy give labels, y.argmax(1), and for the "
+                          "square loss without this warning write train_one_batch.", ModelWarning, stacklevel=2)
 
     def complete(self) -> None:
         """Write what of the graph has been run and is not written: nothing here."""
@@ -438,12 +453,16 @@ class Program(HeldState):
 
     def get_used(self, name: str) -> np.ndarray:
         """A copy of a part of the state as it is used in evaluation: of the average of a weight with `use_average`."""
+        return self.get(self._name_used(name))
+
+    def _name_used(self, name: str) -> str:
+        """The part of the state that is used in its place."""
         for own, optimizer in self.optimizers.items():
             average = optimizer.name_state(own, name, AVERAGE)
             # The average of no update is the weight itself.
             if optimizer.use_average and self.holds(average) and self.count_updates(own):
-                return self.get(average)
-        return self.get(name)
+                return average
+        return name
 
     @property
     def averages(self) -> dict[str, str]:
@@ -474,6 +493,34 @@ class Program(HeldState):
     def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
         """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
+        function = self._open_evaluation(arrays, meter)
+        return self._read(function, function(arrays, self.get_used), meter)
+
+    @in_turn
+    def hold(self, batch: Sequence[Data]) -> HeldRows:
+        """Rows of which `evaluate_held` is asked again and again."""
+        arrays = self.signature.split_batch(batch)
+        function, feeds = self._open_evaluation(arrays, None), self.prepare(arrays)
+        check_empty(function.outputs, feeds)
+        return HeldRows(feeds)
+
+    @in_turn
+    def evaluate_held(self, rows: HeldRows, meter: Meter | None = None) -> Nested:
+        """What `evaluate` computes, of rows that are held."""
+        function = self._open_evaluation(arrays := list(rows.rows.values()), meter)
+        if not rows.is_bindable:
+            return self._read(function, function(arrays, self.get_used), meter)
+        inputs = {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
+        return self._read(function, rows.run(function.session, inputs, self.local), meter)
+
+    def _find_used(self, name: str) -> Buffer | np.ndarray:
+        """The memory of what `get_used` copies, where the runner has it."""
+        name = self._name_used(name)
+        assert self.runner is not None
+        return self.runner.find_used(name) if name in self.runner.source.names_of_state else self.get(name)
+
+    def _open_evaluation(self, arrays: Sequence[np.ndarray], meter: Meter | None) -> Function:
+        """The session of a step in evaluation mode, on arrays like these."""
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         name = "evaluate" if meter is None else "measure"
@@ -481,8 +528,10 @@ class Program(HeldState):
             writing = write_step(self.module, self._step.inputs, training=False, updates=False)
             measured = {} if meter is None else list_measured(writing, [*self.inputs])
             self._sessions[name] = self._compile(writing, {**writing.outputs, **measured})
-        function = self._sessions[name]
-        outputs = function(arrays, self.get_used)
+        return self._sessions[name]
+
+    def _read(self, function: Function, outputs: Mapping[str, np.ndarray], meter: Meter | None) -> Nested:
+        """What a step returns, of the outputs of its session; a meter is given the predictions."""
         if meter is not None:
             for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
                 meter.add(output, prediction)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import FitSettings, Loop, Overrides, wrap_sparse
+from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, choose_part, wrap_sparse
 from ortpartial.learning import Meter
 
 from .compilation import Program
@@ -38,7 +38,8 @@ class ModuleDoor:
         self.program = program
         self.loop: Loop | None = None
         self.is_joined = False  # whether the runner takes all steps of an epoch
-        self.rows: Mapping[str, np.ndarray] = {}
+        self.is_row_wise = False  # whether the losses of a batch are known to be means of those of its rows
+        self._held: tuple[Mapping[str, np.ndarray], list[tuple[int, HeldRows]]] = {}, []
         self._sums: defaultdict[str, float] = defaultdict(float)  # of the losses of the epoch that runs
 
     # -- data
@@ -54,8 +55,12 @@ class ModuleDoor:
         rows = len(next(iter(arrays.values()), ()))
         if self.is_joined:
             arrays = self.program.prepare(list(arrays.values()))
-        self.rows = arrays
         return arrays, rows
+
+    @property
+    def rows(self) -> Mapping[str, np.ndarray]:
+        """The rows that are trained."""
+        return {} if self.loop is None else self.loop.rows
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch that some rows are."""
@@ -151,6 +156,21 @@ class ModuleDoor:
                     sums[n] += len(part[0]) * loss
                 total += len(part[0])
         return {n: v / total for n, v in sums.items()}
+
+    def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> dict[str, float]:
+        """The same of rows as `to_arrays` gives them; in large parts, where these have the same losses as batches."""
+        assert self.loop is not None
+        if not self.is_joined:  # Its steps are several programs, or none.
+            return self.validate([self.to_batch(arrays)], meter)
+        if self._held[0] is not arrays:
+            size, rows = self.loop.settings.batch_size, list(arrays.values())
+            parts = cut(rows, np.arange(len(rows[0])), choose_part(arrays, size) if self.is_row_wise else size)
+            self._held = arrays, [(len(part[0]), self.program.hold(part)) for part in parts]
+        sums: defaultdict[str, float] = defaultdict(float)
+        for count, part in self._held[1]:
+            for n, loss in self._read_losses(self.program.evaluate_held(part, meter)).items():
+                sums[n] += count * loss
+        return {n: v / len(next(iter(arrays.values()))) for n, v in sums.items()}
 
     def _read_losses(self, result: Nested) -> dict[str, float]:
         """The losses that a step returns, by name."""

@@ -109,6 +109,8 @@ class EagerProgram(Program):
         """Run a step on arrays."""
         arrays = self.signature.split_batch(batch)
         self._targets = arrays[len(self.inputs):]
+        if not self._is_told:
+            self._tell_of_labels(self._targets)
         inputs = self.signature.name_batch(self._targets, arrays[:len(self.inputs)], self._shapes)
         if not self._is_together:
             self.synchronize()

@@ -44,12 +44,12 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     """
     loop, door = trainer.loop, trainer.door
     with trainer.turn.lock:
-        is_nested, outer = loop.thread is not None, (loop.settings, loop.engine, door.is_joined, door.rows)
+        is_nested, outer = loop.thread is not None, (loop.settings, loop.engine, door.is_joined)
         try:
             _fit(trainer, data, validation, resume, settings)
         finally:
             if is_nested:  # A callback has called it.
-                loop.settings, loop.engine, door.is_joined, door.rows = outer
+                loop.settings, loop.engine, door.is_joined = outer
 
 
 def _describe(trainer: ModuleTrainer, data: Rows | Iterable[Data], settings: Settings) -> dict[str, str]:

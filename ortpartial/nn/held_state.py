@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from ortpartial.checks import to_generator
 from ortpartial.exceptions import ModelWarning, SettingError
 from ortpartial.execution import StepRunner
 from ortpartial.runtime import DeviceName
@@ -36,7 +37,7 @@ class HeldState:
 
     def __init__(self, module: Part, device: DeviceName, random_state: int | None):
         self.module, self.device, self.random_state = module, device, random_state
-        self.rng = np.random.default_rng(random_state)
+        self.rng = to_generator("random_state", random_state)
         #: Holds the state that steps read, and takes them.
         self.runner: StepRunner | None = None
         #: State that no step reads, or reads yet, as one before the first batch.
@@ -97,7 +98,8 @@ class HeldState:
 
     def draw(self, parameters: Mapping[str, Parameter], random_state: int | None) -> None:
         """Draw the numbers of parameters anew."""
-        self.set(self._draw(parameters, self.rng if random_state is None else np.random.default_rng(random_state)))
+        rng = self.rng if random_state is None else to_generator("random_state", random_state)
+        self.set(self._draw(parameters, rng))
 
     def _draw(self, parameters: Mapping[str, Parameter], rng: np.random.Generator | None = None
               ) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.annotations import ArrayLike, DTypeLike
+from ortpartial.checks import check_choice
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, to_dtype
 from ortpartial.learning import Piece, check_number, resolve_piece
@@ -83,7 +84,10 @@ class Constant(Initializer):
     value: Any = 0.0
 
     def __post_init__(self) -> None:
-        array = np.array(self.value)
+        try:
+            array = np.array(self.value)
+        except ValueError:  # nested without a shape, or in itself
+            array = np.array(None)
         if array.dtype.kind not in "biufV":
             raise SettingError(f"Constant: value is {self.value!r}, a number or an array of numbers was expected.")
         array.flags.writeable = False
@@ -295,9 +299,7 @@ class _He(Initializer):
 
     def __post_init__(self) -> None:
         check_number(self, "negative_slope")
-        if self.mode not in _MODES:
-            raise SettingError(f"{type(self).__name__}: mode is {self.mode!r}, one of {', '.join(_MODES)} was "
-                               f"expected.")
+        check_choice(f"{type(self).__name__}: mode", self.mode, _MODES)
 
     def _std(self, shape: Sequence[int]) -> float:
         return math.sqrt(2 / (1 + self.negative_slope**2)) * _scale(self, shape, self.mode)

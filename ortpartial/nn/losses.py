@@ -82,6 +82,7 @@ class Loss:
             target = constant(array)
         t: Value = target.astype(dtype)
         trace, classes = current_trace(), self.loss.count_classes(y.shape or ())
+        self.loss.check_output(y.shape or ())
         if trace is not None and classes is not None:
             trace.declare_labels(target, classes, self.loss.ignore_index)
         if t.rank == len(shape) + 1 and t.shape and t.shape[-1] == 1:
@@ -89,8 +90,10 @@ class Loss:
         elif t.rank == len(shape) - 1 and shape[-1] == 1:
             t = op.Unsqueeze(t, [-1])
         if not _fits(t, shape):
+            given = [n if isinstance(m, int) else m for m, n in zip(y.shape or (), t.shape or (), strict=False)]
+            hint = self.loss.explain_shape([*given, *(t.shape or ())[len(given):]], y.shape or ())
             raise GraphError(f"{type(self.loss).__name__}: the output is {y.type_name}, whose target is {dtype} of "
-                             f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given.")
+                             f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given{hint}.")
         return t.stated(shape) if t.shape == shape else reshape_like(t, y) if tuple(shape) == y.shape else t
 
     def __repr__(self) -> str:

@@ -18,7 +18,9 @@ from ortpartial.exceptions import DataError, GraphError, ModelError, SettingErro
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
 from ortpartial.kits import write_kit
-from ortpartial.learning import Meter, Piece, RateLike, check_metrics, resolve_metric
+from ortpartial.learning import Meter, Piece, RateLike, answer_keywords, check_metrics, resolve_metric
+from ortpartial.model import draw_card
+from ortpartial.plots import draw_curve
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -31,7 +33,7 @@ from .losses import Loss
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Buffer, Parameter, find_holder
-from .parts import Part, is_in_evaluation, list_attributes, set_default_step, set_mode
+from .parts import Part, has_own_step, is_in_evaluation, list_attributes, set_default_step, set_mode
 from .placeholders import list_arguments
 from .rows import concatenate, cut, to_arrays
 from .summary import Summary, summarize
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
+
+
+#: How the step size of a module is written.
+_STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(LearningRateAdam(0.01))"
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
@@ -332,6 +338,7 @@ class Module(Part):
 
     # -- compilation
 
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE)
     def set_optimizer(self, rate: Optimizer | RateLike, **settings: Any) -> Self:
         """Set the optimizer of `train_one_batch` and `fit`.
 
@@ -352,6 +359,10 @@ class Module(Part):
             self._program.forget_steps()
         return self
 
+    @answer_keywords(optimizer="call set_optimizer('adam') before", lr=_STEP_SIZE, learningrate=_STEP_SIZE,
+                     loss="whole numbers as targets have the softmax cross entropy and others the square loss, and a "
+                          "train_one_batch of your own takes any nn.Loss",
+                     metrics="give them to fit or evaluate, as in fit(X, y, metrics=['accuracy'])")
     def compile(self, inputs: Data, is_train: bool = True, use_graph: bool = True, sequential: bool = False, *,
                 targets: Data = None, random_state: int | None = None, device: DeviceName = "cpu",
                 engine: str = "auto", checkpointing: bool | str | None = None,
@@ -537,6 +548,9 @@ class Module(Part):
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, optimizer="call set_optimizer('adam') before",
+                     validationdata="write X_val=... and y_val=...",
+                     validationsplit="write X_val=0.1 for a tenth of the rows")
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
             shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
             metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
@@ -569,7 +583,7 @@ class Module(Part):
         verbose : int
             1 for a progress bar, 2 for a line an epoch.
         validation_every : float
-            A number of epochs from one validation to the next, or a share of them.
+            The number of epochs from one validation to the next, or, less than 1, that number as a share of `epochs`.
         timeout : float, optional
             Seconds after which the training ends with an error; what was trained until then is kept.
         resume : path, optional
@@ -603,6 +617,7 @@ class Module(Part):
             validation.append(np.ones(len(validation[0]), np.float32))
         if not mode:
             self.train()
+        self.trainer.door.is_row_wise = not has_own_step(self)
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
@@ -612,6 +627,7 @@ class Module(Part):
                 self.eval()
         return self
 
+    @answer_keywords()
     def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *, batch_size: int = 32,
                  metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
         """Compute losses and metrics in evaluation mode.
@@ -895,6 +911,17 @@ class Module(Part):
         size = sum(p.size for p in self.parameters())
         return f"<{type(self).__name__}, {size:,} parameters>"
 
+    def _repr_html_(self) -> str:
+        if self._program is None:
+            return draw_card(type(self).__name__, {"compiled": "no; call compile with a placeholder for each input"})
+        losses, validation = ([r[n] for r in self.history_ if n in r] for n in ("loss", "validation_loss"))
+        rows = {"parameters": f"{sum(p.size for p in self.parameters()):,}",
+                "inputs": ", ".join(f"{n} {v.type_name}" for n, v in self._program.inputs.items()),
+                "optimizer": repr(self.optimizer), "engine_": f"{self.engine_}: {self.engine_reason_}",
+                "epochs": str(len(self.history_)), **({"loss": f"{losses[-1]:.4g}"} if losses else {})}
+        return draw_card(type(self).__name__, rows, draw_curve(losses, validation),
+                         {"layers": str(self.summary()).splitlines()})
+
 
 Module.train_one_batch = _run_compiled(Module.train_one_batch)  # type: ignore[method-assign]
 set_default_step(Module)
@@ -926,5 +953,10 @@ def register_reader(kind: _Kind) -> _Kind:
 
 
 def _to_list(inputs: Data) -> list[Data]:
-    """One input or several."""
-    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    """One input or several; a shape, a text, a dict, a class and what knows no rows are taken for mistakes."""
+    several = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    if any(x is None or isinstance(x, (str, bytes, Mapping, type)) for x in several) or (
+            several and all(isinstance(x, int) for x in several)):
+        raise DataError(f"compile takes placeholders or arrays in the order of forward, as in "
+                        f"compile(nn.placeholder(['N', 4])), not {inputs!r}.")
+    return several

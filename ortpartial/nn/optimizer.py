@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import nodes_between
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import GraphError, ModelError, SettingError
+from ortpartial.exceptions import ArgumentError, GraphError, ModelError, SettingError
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
@@ -121,11 +121,12 @@ class Optimizer(NamedSettings):
     """
 
     @classmethod
-    def _check_arguments(cls, args: Sequence[object], settings: Iterable[str]) -> None:
+    def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:
         try:
             super()._check_arguments(args, settings)
         except TypeError as e:
-            raise TypeError(f"{e} What belongs to the algorithm, such as its step size, is given to it, as in "
+            text = str(e).partition("; its settings are")[0].rstrip(".")
+            raise ArgumentError(f"{text}; what belongs to the algorithm, such as its step size, is given to it, as in "
                             f"rate=LearningRateAdam(0.01).") from None
 
     def __init__(

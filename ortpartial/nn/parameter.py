@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec, Protocol
 import numpy as np
 
 from ortpartial.annotations import ArrayLike, DTypeLike
+from ortpartial.checks import check_element_type
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
@@ -129,7 +130,7 @@ class Parameter(Arithmetic):
 
     def __init__(self, shape: Sequence[int], initializer: InitializerLike = 0.0, *, dtype: DTypeLike = "float32"):
         self.shape: tuple[int, ...] = check_sizes(shape)
-        self.dtype = np.dtype(dtype)  # type: ignore[misc]
+        self.dtype = check_element_type("dtype", dtype)  # type: ignore[misc]
         self.name = ""
         self.seed: int | None = None
         self._program: Holder | None = None

@@ -91,4 +91,8 @@ def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
 def _to_array(data: Data) -> np.ndarray:
     """An array, or the wrapped rows of a sparse matrix."""
     wrapped = wrap_sparse(data)
+    if not isinstance(wrapped, SparseRows) and (array := np.asarray(wrapped)).dtype.kind in "US":
+        raise DataError(f"Text was given, such as {str(array.flat[0])!r}, where numbers were expected; number the "
+                        f"classes, as np.unique(y, return_inverse=True)[1] does." if array.size else
+                        "An array of text was given, where numbers were expected.")
     return wrapped if isinstance(wrapped, SparseRows) else np.asarray(wrapped)  # type: ignore[return-value]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import SparseRows, is_batches, wrap_sparse
+from ortpartial.execution import SparseRows, is_batches, refuse_foreign, wrap_sparse
 from ortpartial.graph import Value
 
 from .parts import Part, has_own_step
@@ -103,6 +103,7 @@ class Signature:
 
     def to_batches(self, X: Data, y: Data, sample_weight: Data = None) -> Data:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
+        refuse_foreign(X)
         if y is None and is_batches(X):
             if sample_weight is not None:
                 raise DataError("X gives batches; let each of them hold its weights.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from ortpartial.annotations import Data, Json, Settings
 from ortpartial.autodiff import grad
-from ortpartial.estimator import find_checkpoint
+from ortpartial.estimator import FORM, find_checkpoint
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import FitPosition, FitSettings, Loop, get_states
 from ortpartial.graph import build, find_inputs
@@ -149,6 +149,7 @@ class ModuleTrainer:
         loop, program = self.loop, self.program
         with program.turn.lock:
             yield {
+                "form": FORM,
                 "module": type(program.module).__name__,
                 "states": program.states(),
                 "lengths": {n: o.planned_batches for n, o in program.optimizers.items()},
@@ -202,5 +203,7 @@ class ModuleTrainer:
             setattr(loop, n, state["progress"][n])
         program.module.history_[:] = loop.records
         loop.records = program.module.history_
+        if "form" not in state:  # A former fit validates batch by batch.
+            self.door.is_row_wise = False
         logger.info("the training goes on from %s", file)
         return FitPosition.from_state(state["place"]), state["callbacks"]

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortpartial.exceptions import RuntimeMissingError
+from ortpartial.arguments import checked
+from ortpartial.exceptions import RuntimeMissingError, SettingError
 from ortpartial.installation import install_command
 from ortpartial.model import replace_file
 
@@ -55,9 +56,16 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
     Yields
     ------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    SettingError
+        `ax` is something else.
     """
     pyplot = import_pyplot()
     if ax is not None:
+        if not hasattr(ax, "get_figure") or not hasattr(ax, "plot"):
+            raise SettingError(f"ax is axes of matplotlib, as plt.subplots() returns, not {ax!r}.")
         yield ax
         return
     if not pyplot.get_fignums():
@@ -68,6 +76,7 @@ def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settin
         yield pyplot.figure(figsize=figsize).add_subplot(**settings)
 
 
+@checked
 def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings: object) -> Path:
     """Write a picture to a file, which holds the whole picture or its former content, whenever the process ends.
 
@@ -101,6 +110,8 @@ def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings
     pyplot, path = import_pyplot(), Path(path)
     kind = {"format": path.suffix.lstrip(".").lower() or "png", "dpi": 120, **settings}
     figure: Any = picture.get_figure() if hasattr(picture, "get_figure") else picture
+    if not hasattr(figure, "savefig"):
+        raise SettingError(f"picture is axes or a figure of matplotlib, not {picture!r}.")
     with replace_file(path) as file, pyplot.style.context("ortpartial.figure"):
         figure.savefig(file, **kind)
     return path

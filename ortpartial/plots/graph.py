@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from ortpartial.arguments import checked
 from ortpartial.texts import printable
 
 from .figure import drawing, import_pyplot
@@ -33,6 +34,7 @@ _STYLES = {
 }
 
 
+@checked
 def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
     """Draw a model as blocks: the modules of its nodes, what is trained of each, and what the engine runs.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.arguments import checked
+from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError
 from ortpartial.texts import printable
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_histograms"]
 
 
+@checked
 def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 50,
                     title: str | None = None, ax: Axes | None = None) -> Axes:
     """Draw a histogram of every weight, or of other arrays such as gradients, one above the other.
@@ -60,6 +63,7 @@ def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bo
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['fc.weight', 'fc.bias']
     """
+    check_count("bins", bins, 1, 10**6)
     arrays = _select(source, [names] if isinstance(names, str) else names)
     numbers = {n: np.asarray(a, float).ravel() for n, a in arrays.items()}
     if title is None:
@@ -99,7 +103,7 @@ def _select(source: object, patterns: Sequence[str]) -> dict[str, Any]:
         weights = optimizer.trained_coef_
         names = {initializer: alias for alias, initializer in getattr(weights, "aliases", {}).items()}
         arrays = {names.get(n, n): a for n, a in weights.items()}
-    chosen = {n: a for n, a in arrays.items() if np.size(a) and any(fnmatchcase(n, p) for p in patterns)}
+    chosen = {n: a for n, a in arrays.items() if np.size(a) and any(fnmatchcase(str(n), p) for p in patterns)}
     if not chosen:
         some = ", ".join(map(repr, list(arrays)[:10])) or "none"
         raise DataError(f"No array has a name that matches {', '.join(map(repr, patterns))}; there are {some}.")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
+import numpy as np
+
+from ortpartial.checks import to_tuple
 from ortpartial.exceptions import DataError
 
 __all__ = ["read_history"]
@@ -37,12 +41,13 @@ def read_history(source: object) -> list[Mapping[str, Any]]:
     optimizer = getattr(source, "optimizer_", getattr(source, "optimizer", source))
     epochs = (getattr(source, "history_", None) or getattr(optimizer, "history_", None)
               or getattr(optimizer, "train_losses_", source))
-    if not isinstance(epochs, Iterable) or isinstance(epochs, (str, bytes, Mapping)):
+    numbers = None if isinstance(epochs, (bytes, Mapping)) else to_tuple(epochs)
+    if numbers is None or not all(isinstance(e, (Mapping, Real, np.ndarray)) for e in numbers):
         raise DataError(f"A history is that of an optimizer or an estimator, or a list of dicts or of losses, not "
                         f"{type(source).__name__}.")
     history: list[Mapping[str, Any]] = [
-        {"epoch": i, **e} if isinstance(e, Mapping) else {"epoch": i, "loss": float(e)}
-        for i, e in enumerate(epochs, 1)]
+        {"epoch": i, **e} if isinstance(e, Mapping) else {"epoch": i, "loss": float(e)}  # type: ignore[arg-type]
+        for i, e in enumerate(numbers, 1)]
     if not history:
         raise DataError("There is no epoch to draw; call fit first.")
     return history

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.arguments import checked
+
 from .figure import drawing
 from .history import read_history
 
@@ -19,6 +21,7 @@ __all__ = ["mark", "plot_losses", "select"]
 _WIDE = 50
 
 
+@checked
 def plot_losses(source: object, *, log: bool | None = None, ax: Axes | None = None) -> Axes:
     """Draw the losses of training and validation by epoch, the best epoch, and the learning rate where it changes.
 

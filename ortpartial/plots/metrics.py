@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import DataError
 from ortpartial.learning import Metric, resolve_metric
 
@@ -21,6 +22,7 @@ __all__ = ["plot_metrics"]
 _PREFIX = "val_"
 
 
+@checked
 def plot_metrics(source: object, *names: str, ax: Axes | None = None) -> Axes:
     """Draw metrics by epoch, those of the training and, dashed, those of validation data, and the best epoch of each.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import DataError
 
 from .figure import drawing
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_learning_rate_finder"]
 
 
+@checked
 def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the losses of steps whose learning rate grows, and the rate that is suggested.
 
@@ -49,6 +51,10 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     >>> plot_learning_rate_finder(result).get_xscale()
     'log'
     """
+    result = getattr(result, "result_", result)
+    if not hasattr(result, "rates"):
+        raise DataError(f"The result is what find_learning_rate returns, or a LearningRateFinder after fit, not "
+                        f"{'one before it' if result is None else type(result).__name__}.")
     rates, losses = np.asarray(result.rates, float), np.asarray(result.losses, float)
     if not (is_finite := np.isfinite(losses)).any():
         raise DataError("No step has a finite loss; begin with a lower learning rate.")

@@ -14,8 +14,8 @@ from .lowering import (
 )
 from .mixed_precision import LossScale, Precision, all_finite, lower_products, resolve_precision, to_dtype
 from .pipeline import prepare_training, rewrite_model, rewrite_step
+from .protocol import REWRITES, RewriteReport, is_selected, select_rewrites
 from .row_chunks import RowHead, find_row_head
-from .selection import attempt, is_selected, select_rewrites
 from .train_mode import (
     DropoutMask,
     RunningStatistic,
@@ -27,10 +27,10 @@ from .train_mode import (
     to_inference_mode,
 )
 
-__all__ = ["BLOCKS", "DropoutMask", "LossScale", "Precision", "RowHead", "RunningStatistic", "TrainingModel",
-           "all_finite", "attempt", "checkpoint_gradient", "choose_train_mode", "clear_padding", "downgrade_opset",
-           "drop_default", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
-           "gradient_model", "has_convolutions", "is_selected", "lower", "lower_products", "lower_quantized",
-           "make_portable", "needs_lowering", "prepare_training", "recompute_cheap", "resolve_checkpointing",
-           "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites", "to_dtype", "to_inference_mode",
-           "write_convolutions"]
+__all__ = ["BLOCKS", "REWRITES", "DropoutMask", "LossScale", "Precision", "RewriteReport", "RowHead",
+           "RunningStatistic", "TrainingModel", "all_finite", "checkpoint_gradient", "choose_train_mode",
+           "clear_padding", "downgrade_opset", "drop_default", "find_mode_problems", "find_moving_statistics",
+           "find_row_head", "find_statistics", "gradient_model", "has_convolutions", "is_selected", "lower",
+           "lower_products", "lower_quantized", "make_portable", "needs_lowering", "prepare_training",
+           "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step",
+           "select_rewrites", "to_dtype", "to_inference_mode", "write_convolutions"]

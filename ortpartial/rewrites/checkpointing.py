@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from ortpartial.autodiff import Gradient, grad
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Node, Value, find_boundary, op, rewrite, shape_of, topological
 
-__all__ = ["checkpoint_gradient", "recompute_cheap", "resolve_checkpointing"]
+from .protocol import count_case, numbered
+
+__all__ = ["checkpoint_gradient", "recompute_cheap", "recompute_values", "resolve_checkpointing"]
 
 #: From the nodes of the forward pass and the values that the backward pass reads of them to the checkpoints.
 Choice = Callable[[Sequence[Node], Sequence[Value]], Collection[Value]]
@@ -47,7 +50,7 @@ def resolve_checkpointing(checkpointing: Any, names: Collection[str] = ()) -> Gr
     """
     if checkpointing is None or checkpointing is False:
         return None
-    if checkpointing is True or checkpointing == "auto":
+    if checkpointing is True or (isinstance(checkpointing, str) and checkpointing == "auto"):
         return checkpoint_gradient(_choose_segments)
     is_list = isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str)
     if not is_list or not all(isinstance(n, str) for n in checkpointing):
@@ -92,14 +95,35 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
     4
     """
 
-    def gradient(objective: Value, wrt: Sequence[Value]) -> list[Value]:
-        forward = topological([objective])
-        read = [v for v in find_boundary(grad(objective, wrt), [objective], wrt) if v.node is not None]
-        fixed = (v for node in forward if node.bodies or node.is_random for v in node.outputs)
-        kept = {*choice(forward, read), *fixed, *(v for v in read if v.inner is not None)}
-        return _differentiate(objective, wrt, forward, [v for v in read if v not in kept], kept)
+    return partial(recompute_values, choice)
 
-    return gradient
+
+@numbered("recompute")
+def recompute_values(choice: Choice, objective: Value, wrt: Sequence[Value]) -> list[Value]:
+    """The gradients of an expression, which keep some values of the forward pass: see `checkpoint_gradient`.
+
+    1. `recompute`: A value that the backward pass reads is computed a second time.
+
+    Parameters
+    ----------
+    choice : callable
+        As for `checkpoint_gradient`.
+    objective : Value
+        The expression, a scalar.
+    wrt : sequence of Value
+        The values that it is differentiated by.
+
+    Returns
+    -------
+    list of Value
+    """
+    forward = topological([objective])
+    read = [v for v in find_boundary(grad(objective, wrt), [objective], wrt) if v.node is not None]
+    fixed = (v for node in forward if node.bodies or node.is_random for v in node.outputs)
+    kept = {*choice(forward, read), *fixed, *(v for v in read if v.inner is not None)}
+    recomputed = [v for v in read if v not in kept]
+    count_case("recompute", len(recomputed))
+    return _differentiate(objective, wrt, forward, recomputed, kept)
 
 
 def _differentiate(objective: Value, wrt: Sequence[Value], forward: Sequence[Node], recomputed: Sequence[Value],

@@ -22,7 +22,7 @@ from ortpartial.graph import Node, Operators, Value, build, op, register_schema,
 from ortpartial.limits import limits
 from ortpartial.model import load, walk_graphs
 
-from .selection import attempt
+from .protocol import attempt, numbered
 
 __all__ = ["BLOCKS", "has_convolutions", "write_convolutions"]
 
@@ -71,8 +71,12 @@ def has_convolutions(model: ModelProto) -> bool:
                for graph in graphs for node in graph.node)
 
 
+@numbered("convolve", "convolve_transposed")
 def write_convolutions(model: ModelProto, block: int | None = None) -> ModelProto:
     """The model with convolutions by weights that are not constant in the form that is fastest.
+
+    1. `convolve`: Conv, or the gradient of its weights, becomes one in blocks of channels, or one product.
+    2. `convolve_transposed`: ConvTranspose, the gradient of images, becomes a convolution by flipped kernels in blocks.
 
     Parameters
     ----------
@@ -103,7 +107,7 @@ def write_convolutions(model: ModelProto, block: int | None = None) -> ModelProt
 
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
         formula = None if node.domain else _FORMULAS.get(node.op_type)
-        if formula is None or not _is_plain(node) or (y := attempt(formula, node, block, *inputs)) is None:
+        if formula is None or not _is_plain(node) or (y := attempt([formula], node, block, *inputs)) is None:
             return None
         written.append(node)
         return [y]

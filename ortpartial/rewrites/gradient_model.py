@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from onnx import ModelProto
 
 from ortpartial.autodiff import grad, list_adapter, resolve_weights
+from ortpartial.checks import check_choice, check_names
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build
 from ortpartial.model import Model, load, specialize
@@ -78,10 +79,9 @@ def gradient_model(
     >>> [i.name for i in second.graph.input], [o.name for o in second.graph.output]
     (['x', 'w', 'y_grad', 'x_grad_grad2'], ['w_grad2'])
     """
-    if cotangents not in ("input", "ones"):
-        raise SettingError(f"cotangents is {cotangents!r}, where 'input' or 'ones' was expected.")
-    if not suffix:
-        raise SettingError("suffix is empty, and a gradient needs a name of its own; the default is '_grad'.")
+    check_choice("cotangents", cotangents, ("input", "ones"))
+    if not isinstance(suffix, str) or not suffix:
+        raise SettingError(f"suffix is {suffix!r}, and a gradient needs a name of its own; the default is '_grad'.")
     loaded = load(model)
     chosen = _choose_floats(loaded, outputs, "output", loaded.outputs)
     if not chosen:
@@ -118,7 +118,7 @@ def _choose_floats(
     """The given names, checked to be candidates of floating-point type without repetition; all such by default."""
     if names is None:
         return [n for n in candidates if model.values[n].is_float]
-    listed = [names] if isinstance(names, str) else names
+    listed = check_names("outputs" if what == "output" else what, names, ModelError)
     chosen = [n for item in listed for n in list_adapter(model, item) or [model.find_initializer(item)]]
     for n in chosen:
         if n not in candidates:

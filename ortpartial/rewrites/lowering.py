@@ -31,15 +31,22 @@ from ortpartial.graph import (
 from ortpartial.model import Model, by_row, expand_body, is_misread, load, walk_graphs
 
 from .float64 import LOWERINGS, WITHOUT_FLOAT64, Formula
+from .protocol import count_case, numbered
 
 __all__ = ["clear_padding", "downgrade_opset", "drop_default", "lower", "lower_quantized", "make_portable",
            "needs_lowering"]
 
 
+@numbered("float64", "wrong", "layout", "composition", "padding")
 def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
     """The model with operators that have no float64 kernel rewritten in operators that have one.
 
-    Reading it has written the pads of auto_pad SAME out, which onnxruntime 1.19 to 1.32 computes wrongly: `is_misread`.
+    1. `float64`: An operator that has no float64 kernel becomes its formula in `LOWERINGS`.
+    2. `wrong`: So does one that the runtime computes wrongly in any dtype.
+    3. `layout`: So does a recurrent operator with the batch first, which has no kernel in any dtype.
+    4. `composition`: An operator of com.microsoft in float64 becomes standard operators.
+    5. `padding`: Reading the model has written the pads of auto_pad SAME out, which onnxruntime 1.19 to 1.32 computes
+       wrongly: `is_misread`.
 
     Parameters
     ----------
@@ -78,7 +85,11 @@ def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
     while len(lowered) != count:  # A lowered operator may have no kernel itself.
         count = len(lowered)
         outputs = rewrite(outputs, {}, change)
-    return _build_like(model, loaded, outputs) if lowered or is_misread(model) else model
+    if is_misread(model):
+        count_case("padding")
+    elif not lowered:
+        return model
+    return _build_like(model, loaded, outputs)
 
 
 def needs_lowering(model: ModelProto) -> bool:
@@ -99,10 +110,14 @@ def needs_lowering(model: ModelProto) -> bool:
     return (bool(nodes) and (is_batchwise or _has_float64(model))) or is_misread(model)
 
 
+@numbered("keep_dequantized")
 def make_portable(model: ModelProto) -> ModelProto:
     """The model in operators that onnxruntime 1.19.2 and 1.32.0 have kernels for, and whose own optimizers keep it.
 
     `Session` does the same, and more, for the runtime that is installed; this is for models that users run themselves.
+    `lower` and `lower_quantized` come first.
+
+    1. `keep_dequantized`: A Max of one tensor follows DequantizeLinear, so that the runtime quantizes none of it.
 
     Parameters
     ----------
@@ -174,14 +189,18 @@ def _keep_dequantized(model: ModelProto) -> ModelProto:
             node.input[0] = f"{node.input[0]}/kept"
         nodes.append(NodeProto.FromString(node.SerializeToString()))
         if node.op_type == "DequantizeLinear" and node.output[0] in moved:
+            count_case("keep_dequantized")
             nodes.append(helper.make_node("Max", [node.output[0]], [f"{node.output[0]}/kept"]))
     del copy.graph.node[:]
     copy.graph.node.extend(nodes)
     return copy
 
 
+@numbered("qlinear_matmul")
 def lower_quantized(model: ModelProto) -> ModelProto:
     """The model with QLinearMatMul, of which onnxruntime 1.19.2 has no kernel for opset 21, in other operators.
+
+    1. `qlinear_matmul`: QLinearMatMul becomes MatMulInteger of its operands, and QuantizeLinear of their product.
 
     Parameters
     ----------
@@ -204,6 +223,7 @@ def lower_quantized(model: ModelProto) -> ModelProto:
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
         if node.op_type != "QLinearMatMul" or node.domain:
             return None
+        count_case("qlinear_matmul")
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
         product = cast(op.MatMulInteger(a, b, a_zero, b_zero), a_scale)
         # In the order of the kernel's own arithmetic, which the last bit depends on.
@@ -251,8 +271,11 @@ def drop_default(model: ModelProto, op_type: str, attribute: str) -> bool:
     return True
 
 
+@numbered("attention")
 def clear_padding(model: ModelProto) -> ModelProto:
     """The model with zeros where GroupQueryAttention computes what follows the last token of a row.
+
+    1. `attention`: Where and the nodes of its condition follow GroupQueryAttention.
 
     onnxruntime 1.19.2 reads memory there that nothing has written: a NaN in it would make gradients of weights NaN, as
     0 · NaN is. 1.32.0 does not.
@@ -290,6 +313,7 @@ def _is_attention(node: NodeProto) -> bool:
 
 def _clear_padding(node: NodeProto) -> list[NodeProto]:
     """The nodes that compute the first output of a node of attention, which gets another name."""
+    count_case("attention")
     y, last = node.output[0], node.input[5]
     node.output[0] = f"{y}/padded"
     nodes: list[NodeProto] = []
@@ -320,16 +344,18 @@ def _lower_node(node: Node, inputs: Sequence[Value | None], wrong: Collection[st
     """The outputs of a node in other operators; None where it is left as it is."""
     is_double = any(v is not None and v.dtype == np.float64 for v in (*node.inputs, *node.outputs))
     if node.domain == "com.microsoft" and is_double:
-        return expand_composition(node, inputs)
+        if (values := expand_composition(node, inputs)) is not None:
+            count_case("composition")
+        return values
     if node.op_type not in LOWERINGS or node.domain:
         return None
-    # A layout of recurrent operators with the batch first has no kernel in any dtype.
     if not (is_double or node.op_type in wrong or node.attributes.get("layout")):
         return None
     try:
         outputs = _apply(LOWERINGS[node.op_type], node, inputs)
     except NoGradientError:  # Its padding depends on unknown sizes: the runtime names the kernel that it lacks.
         return None
+    count_case("float64" if is_double else "wrong" if node.op_type in wrong else "layout")
     return [outputs] if isinstance(outputs, Value) else list(outputs)
 
 
@@ -349,8 +375,12 @@ def _has_float64(model: ModelProto) -> bool:
     return TensorProto.DOUBLE in types
 
 
+@numbered("older_form", "body")
 def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
-    """The model in operators of an older opset, each in its older form or expanded into its function body.
+    """The model in operators of an older opset.
+
+    1. `older_form`: An operator that the opset has becomes one of its older form.
+    2. `body`: Another operator is expanded into its function body.
 
     Parameters
     ----------
@@ -396,6 +426,7 @@ def _downgrade_node(node: Node, inputs: Sequence[Value | None], newest: int) -> 
         old = schema_of(node.op_type, "", newest)
         attributes = {k: v for k, v in node.attributes.items()
                       if k in old.attributes or v != defaults(node.schema).get(k)}
+        count_case("older_form")
         try:
             return list(make(old, attributes=attributes).outputs)
         except GraphError as e:
@@ -406,4 +437,5 @@ def _downgrade_node(node: Node, inputs: Sequence[Value | None], newest: int) -> 
             f"{node!r} is of opset {node.schema.since_version}, this runtime knows opsets up to {newest}, and ONNX has "
             f"no body for it in older operators; install a newer onnxruntime."
         )
+    count_case("body")
     return body

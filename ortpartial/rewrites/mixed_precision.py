@@ -12,7 +12,7 @@ import numpy as np
 from onnx import helper
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.checks import is_whole, to_number
+from ortpartial.checks import check_choice, is_whole, to_number
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
@@ -31,6 +31,7 @@ from ortpartial.graph import (
 )
 from ortpartial.model import Model
 
+from .protocol import count_case, numbered
 from .train_mode import TrainingModel
 
 __all__ = ["LossScale", "Precision", "lower_products", "resolve_precision", "to_mixed_precision"]
@@ -150,8 +151,7 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
             raise SettingError("loss_scale belongs to precision='float16' or 'bfloat16', and precision is None.")
         return None
     dtypes = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-    if precision not in dtypes:
-        raise SettingError(f"precision is None, 'float16' or 'bfloat16', not {precision!r}.")
+    check_choice("precision", precision, (None, *dtypes))
     if loss_scale is None:
         loss_scale = LossScale() if precision == "float16" else 1.0
     if not isinstance(loss_scale, LossScale) and to_number(loss_scale, above=0) is None:
@@ -192,11 +192,16 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
     return replace(training, model=replace(model, outputs=outputs), statistics=statistics)
 
 
+@numbered("product", "follow", "widen")
 def lower_products(
     values: Sequence[Value], dtype: np.dtype, parameters: Collection[Value], *,
     lowered: Mapping[Value, Value] = MappingProxyType({}), wide: Collection[Value] = ()
 ) -> dict[Value, Value]:
     """Expressions with their products in a low dtype, by the rules of `to_mixed_precision`.
+
+    1. `product`: A product reads its inputs in the low dtype.
+    2. `follow`: Another operator follows its inputs, which are in the low dtype.
+    3. `widen`: A sum of many numbers, or a function that overflows, reads its inputs in the dtype of the model.
 
     Parameters
     ----------
@@ -248,6 +253,11 @@ def lower_products(
     def apply(node: Node, inputs: Sequence[Value | None], low: bool) -> list[Value]:
         takes = [type_name in accepted_types(node.schema, i) for i in range(len(inputs))]
         low = low and takes[0]
+        if low:
+            count_case("product" if node.op_type in PRODUCTS else "follow")
+        elif any(x is not None and old is not None and x.is_float and x.dtype != old.dtype
+                 for x, old in zip(inputs, node.inputs, strict=True)):
+            count_case("widen")
         inputs = [x if x is None or old is None or not x.is_float else lower(x) if low and takes[i] else cast(x, old)
                   for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True))]
         return list(_copy_node(node, inputs, kind if low else None).outputs)
@@ -262,8 +272,13 @@ def all_finite(values: Sequence[Value]) -> Value:
     return op.Equal(zeros[0] if len(zeros) == 1 else op.Sum(*zeros), 0)
 
 
+@numbered("cast_leaf", "keep_input", "cast_output")
 def to_dtype(model: Model, dtype: DTypeLike) -> Model:
     """The model with all real numbers in one dtype.
+
+    1. `cast_leaf`: An input or a constant is one of the dtype.
+    2. `keep_input`: An input that an operator takes in one dtype alone keeps its own.
+    3. `cast_output`: An output that an operator gives in one dtype alone is cast.
 
     Parameters
     ----------
@@ -289,6 +304,7 @@ def to_dtype(model: Model, dtype: DTypeLike) -> Model:
     leaves = {v: _cast_leaf(v, dtype)
               for v in [*reads, *roots, *model.inputs.values(), *model.initializers.values()]
               if v.node is None and v.is_float}
+    count_case("cast_leaf", sum(v.dtype != dtype for v in leaves))
 
     def change(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         if node.bodies:
@@ -296,8 +312,10 @@ def to_dtype(model: Model, dtype: DTypeLike) -> Model:
         inputs = list(inputs)
         for i, (x, old) in enumerate(zip(inputs, node.inputs, strict=True)):
             if x is not None and old is not None and x.is_float and type_name not in accepted_types(node.schema, i):
+                count_case("keep_input")
                 inputs[i] = old if old.array is not None else cast(x, old)
         outputs = _copy_node(node, inputs, kind).outputs
+        count_case("cast_output", sum(y.is_float and y.dtype != dtype for y in outputs))
         return [op.Cast(y, to=kind) if y.is_float and y.dtype != dtype else y for y in outputs]
 
     new = make_rewriter(roots, leaves, change)

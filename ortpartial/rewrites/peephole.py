@@ -14,7 +14,7 @@ from ortpartial.autodiff import has_few_windows, im2col, normal_cdf, normal_cdf_
 from ortpartial.graph import Node, Value, constant, drop_straight_through, make_node, op, rewrite, shape_of, topological
 from ortpartial.limits import limits
 
-from .selection import attempt
+from .protocol import attempt, numbered
 
 __all__ = ["apply_peepholes"]
 
@@ -26,10 +26,31 @@ Pattern = Callable[[Node, Sequence[Any], "Region"], "Value | None"]
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+@numbered("scatter_in_place", "factor_out", "fuse_bias", "broadcast", "mask_by_hard_sigmoid", "conv_to_gemm",
+          "cancel_scale", "exp_to_softmax", "expand_gelu", "move_row_factor", "fold_factor", "gemm_by_column",
+          "mean_of_squares", "mean_of_products", "negate_last", "move_right")
 def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list[Value]:
     """The same values in operators that take less time.
 
-    It follows differentiation: its results are run, and not differentiated.
+    It follows differentiation: its results are run, and not differentiated. Of these cases, the first that matches a
+    node applies:
+
+    1. `scatter_in_place`: Add(x·v, ScatterElements(0, -x)) becomes ScatterElements(v, -1)·x.
+    2. `factor_out`: s·a ± s·b becomes (a ± b)·s.
+    3. `fuse_bias`: Add(MatMul(x, w), b) of an x of three axes or more becomes Gemm(x, w, b).
+    4. `broadcast`: An operator on an expanded value becomes one that broadcasts.
+    5. `mask_by_hard_sigmoid`: Cast(x > 0) in the gradient of an activation becomes HardSigmoid(x).
+    6. `conv_to_gemm`: Conv of several small images becomes one product (im2col).
+    7. `cancel_scale`: (x s) / s becomes x.
+    8. `exp_to_softmax`: exp(x - log Σexp(x)) becomes Softmax(x).
+    9. `expand_gelu`: Gelu whose derivative needs Φ(x) as well becomes x Φ(x).
+    10. `move_row_factor`: (v·x)w becomes (vw)·x, and aᵀ(v·x) becomes (a·x)ᵀv, where v is large and x a column.
+    11. `fold_factor`: A product of (s·A)(t·B) becomes one of A and B with the factor s·t.
+    12. `gemm_by_column`: A product with a transposed row becomes one with a column.
+    13. `mean_of_squares`: ReduceMean(x²) becomes ReduceSumSquare(x) / n.
+    14. `mean_of_products`: The mean of x·row along the last axis becomes a product with a column.
+    15. `negate_last`: Σ -x becomes -Σ x.
+    16. `move_right`: Transpose that swaps two blocks of axes becomes a move over two axes.
 
     Parameters
     ----------
@@ -56,10 +77,8 @@ def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list
     region = Region(roots, cut)
 
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
-        for pattern in _PATTERNS.get(node.op_type, ()) if not node.domain else ():
-            if (y := attempt(pattern, node, inputs, region)) is not None:
-                return [y]
-        return None
+        y = None if node.domain else attempt(_PATTERNS.get(node.op_type, ()), node, inputs, region)
+        return None if y is None else [y]
 
     rewritten = dict(zip(order, rewrite(roots, {}, change, cut), strict=True))
     return [rewritten[i] for i in range(len(outputs))]

@@ -2,6 +2,7 @@
 
 Every engine, layer and session goes through the same three stages: `rewrite_model`, `prepare_training`, then the
 gradient, then `rewrite_step`. Only the lowering to the operators of an installed runtime comes later, in its session.
+Each rewrite that changes something logs a line at level DEBUG: see `protocol`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from ortpartial.graph import VIEWS, Node, Value, constant, make_node, op, reshap
 from ortpartial.limits import limits
 
 from .peephole import apply_peepholes
+from .protocol import count_case, is_selected, numbered
 
 __all__ = ["RowHead", "find_row_head"]
 
@@ -101,8 +102,11 @@ def _to_chunks(rows: Value, size: int) -> Value:
     return op.Reshape(padded, op.Concat(several, least, [columns], axis=0)).stated(("chunks", "rows of chunk", columns))
 
 
+@numbered("row_head")
 def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]) -> RowHead | None:
     """The last layers of a model whose logits are large.
+
+    1. `row_head`: The layers are computed in chunks of rows, together with their loss and gradient.
 
     Parameters
     ----------
@@ -127,7 +131,7 @@ def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]
     166
     """
     *rows, width = y.shape or (None,)
-    if not isinstance(width, int) or not rows:
+    if not isinstance(width, int) or not rows or not is_selected("row_head"):
         return None
     chunk = max(limits().chunk_rows, limits().chunk_elements // width)
     known = [m for n in rows if (m := n if isinstance(n, int) else sizes.get(n or ""))]
@@ -138,6 +142,7 @@ def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]
         return None
     if y.is_static:  # Chunks of nearly one size.
         chunk = ceil(prod(known) / ceil(prod(known) / chunk))
+    count_case("row_head")
     return RowHead(y, tuple(search.sources), search.with_rows, chunk)
 
 

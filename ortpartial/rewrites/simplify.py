@@ -17,7 +17,7 @@ from ortpartial.graph import Node, Value, build, constant, make_node, make_rewri
 from ortpartial.limits import limits
 from ortpartial.model import Model, evaluate
 
-from .selection import attempt
+from .protocol import attempt, numbered
 from .transposes import cancel_transposes
 
 __all__ = ["simplify"]
@@ -32,10 +32,22 @@ _FOLDABLE = frozenset({"Abs", "Add", "And", "Cast", "Concat", "ConstantOfShape",
                        "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"})
 
 
+@numbered("fold_shape", "skip_slice_of_nothing", "reshape_before_transpose", "gathers_to_split", "relu_after_pool",
+          "remove_idle_dropout", "fold_sizes", "fold_constants")
 def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value] = MappingProxyType({})) -> Model:
     """The same function in fewer nodes.
 
-    onnxruntime folds constants, too, but for each graph apart, and the backward graph would repeat the work.
+    onnxruntime folds constants, too, but for each graph apart, and the backward graph would repeat the work. Of these
+    cases, the first that matches a node applies; `cancel_transposes` follows.
+
+    1. `fold_shape`: Shape, some sizes of it, or Size of a value of static shape becomes a constant.
+    2. `skip_slice_of_nothing`: Slice along axes without elements becomes its input.
+    3. `reshape_before_transpose`: Reshape(Transpose(Reshape(x))) becomes Transpose(Reshape(x)).
+    4. `gathers_to_split`: Gathers that together pick every slice of a tensor become one Split.
+    5. `relu_after_pool`: MaxPool(Relu(x)) becomes Relu(MaxPool(x)).
+    6. `remove_idle_dropout`: Dropout in inference mode becomes its input.
+    7. `fold_sizes`: Concat or Slice of constant sizes becomes a constant.
+    8. `fold_constants`: Any other node of small constants becomes a constant.
 
     Parameters
     ----------
@@ -62,14 +74,11 @@ def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value]
     ]
 
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
-        for rewrite in rewrites:
-            if (outputs := attempt(rewrite, node, inputs)) is not None:
-                return outputs
-        return None
+        return attempt(rewrites, node, inputs)
 
     new = make_rewriter(list(model.outputs.values()), {model.inputs[n]: v for n, v in inputs.items()}, change)
     outputs = {n: new(v) for n, v in model.outputs.items()}
-    return replace(model, inputs={**model.inputs, **inputs}, outputs=attempt(cancel_transposes, outputs) or outputs)
+    return replace(model, inputs={**model.inputs, **inputs}, outputs=cancel_transposes(outputs))
 
 
 def _fold_shape(node: Node, inputs: Inputs) -> list[Value] | None:

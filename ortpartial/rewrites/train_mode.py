@@ -26,6 +26,8 @@ from ortpartial.model import (
     walk_graphs,
 )
 
+from .protocol import count_case, numbered
+
 __all__ = ["DropoutMask", "RunningStatistic", "TrainingModel", "choose_train_mode", "find_mode_problems",
            "find_moving_statistics", "find_statistics", "to_inference_mode", "to_training_mode"]
 
@@ -140,12 +142,13 @@ def find_moving_statistics(model: Model, outputs: Collection[str], weights: Coll
     return list(names.values())
 
 
+@numbered("dropout", "batch_norm")
 def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | None = None) -> TrainingModel:
     """The model with Dropout and BatchNormalization in training mode, written in plain operators.
 
-    Dropout multiplies by a mask that is an input, so that the state of the random numbers can be saved.
-    BatchNormalization normalizes by the mean and the variance of the batch, or of each row by its own, where the torch
-    module that the model was exported from does.
+    1. `dropout`: Dropout multiplies by a mask that is an input, so that the state of the random numbers can be saved.
+    2. `batch_norm`: BatchNormalization normalizes by the mean and the variance of the batch, or of each row by its own,
+       where the torch module that the model was exported from does.
 
     Parameters
     ----------
@@ -174,9 +177,10 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
     numbers = itertools.count()
 
     def change(node: Node, inputs: Inputs) -> list[Value] | None:
-        if node.op_type == "Dropout":
-            return dropout(node, inputs[0])
-        return batch_norm(node, *inputs) if node.op_type == "BatchNormalization" else None
+        if node.op_type not in ("Dropout", "BatchNormalization"):
+            return None
+        count_case("dropout" if node.op_type == "Dropout" else "batch_norm")
+        return dropout(node, inputs[0]) if node.op_type == "Dropout" else batch_norm(node, *inputs)
 
     def dropout(node: Node, x: Value) -> list[Value]:
         ratio = node.inputs[1] if len(node.inputs) > 1 else None
@@ -262,8 +266,12 @@ def _decimal(number: Any) -> float:
     return float(str(np.float32(number)))
 
 
+@numbered("dropout", "batch_norm")
 def to_inference_mode(proto: ModelProto) -> ModelProto:
     """A model that was exported in training mode, with Dropout and BatchNormalization in inference mode.
+
+    1. `dropout`: Dropout loses its mode, which is a constant.
+    2. `batch_norm`: BatchNormalization loses its mode, and the running statistics that it gives anew.
 
     What has no such mode stays as it is: a BatchNormalization whose running statistics are not stored, or whose new
     ones are read, and a Dropout whose mode is computed.
@@ -284,6 +292,7 @@ def to_inference_mode(proto: ModelProto) -> ModelProto:
     copy.CopyFrom(proto)
     modes = set()
     for node in list(_find_convertible(copy)):
+        count_case("dropout" if node.op_type == "Dropout" else "batch_norm")
         if node.op_type == "Dropout":
             modes.add(node.input[2])
             del node.input[2:]

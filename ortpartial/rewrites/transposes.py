@@ -13,17 +13,27 @@ from typing import Any
 from ortpartial.annotations import Inputs
 from ortpartial.graph import Node, Value, make_node, make_rewriter, op, topological
 
+from .protocol import attempt, discard_cases, numbered
+
 __all__ = ["cancel_transposes"]
 
 Axes = tuple[int, ...]
 
 
+@numbered("transpose", "reshape", "split", "unary", "binary", "rowwise")
 def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
     """The same values with fewer Transposes, or the given ones where there are none to save.
 
     A Transpose is not computed but recorded as a view of its input, and operators that work for any order of the axes,
     such as a linear layer on its rows, are applied to the input instead. The view is computed where an operator needs
     it. Transposes that cancel vanish, and two in a row become one; torch's MultiheadAttention has both.
+
+    1. `transpose`: Transpose becomes a view.
+    2. `reshape`: Flatten, Reshape, Squeeze or Unsqueeze of a view becomes a view in another shape.
+    3. `split`: Split of a view becomes one of its base.
+    4. `unary`: An operator on each element of a view becomes one on its base.
+    5. `binary`: An operator on two equal views, or on a view and a row, becomes one on their bases.
+    6. `rowwise`: An operator on each row of a view, such as a linear layer, becomes one on the rows of its base.
 
     Parameters
     ----------
@@ -50,7 +60,7 @@ def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
             return None
         if node.op_type != "Transpose" and not any(v in views for v in inputs):
             return None
-        results = rule(node, inputs, [None if v is None else views.get(v) or View.of(v) for v in inputs])
+        results = attempt([rule], node, inputs, [None if v is None else views.get(v) or View.of(v) for v in inputs])
         if results is None:
             return None
         values = [view.value() for view in results]
@@ -59,7 +69,10 @@ def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
 
     new = make_rewriter(list(outputs.values()), {}, change)
     rewritten = {name: new(v) for name, v in outputs.items()}
-    return rewritten if _count_transposes(rewritten.values()) < _count_transposes(outputs.values()) else outputs
+    if _count_transposes(rewritten.values()) < _count_transposes(outputs.values()):
+        return rewritten
+    discard_cases()
+    return outputs
 
 
 def _count_transposes(outputs: Iterable[Value]) -> int:

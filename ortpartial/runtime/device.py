@@ -207,7 +207,7 @@ class Device:
         """
         if isinstance(device, Device):
             return device
-        if device == "cpu":  # asked for with every buffer
+        if isinstance(device, str) and device == "cpu":  # asked for with every buffer
             return CPU
         name, options = _read_name(device)
         if name in _PROVIDERS.values():

@@ -81,6 +81,13 @@ def run_error(e: Exception, refusals: Mapping[str, str] = MappingProxyType({})) 
         return e
     if (refusal := _find_refusal(str(e), refusals)) is not None:
         return DataError(refusal)
+    if misfits := re.findall(r"index: (\d+) Got: (\d+) Expected: (\d+)", str(e)):
+        name = re.search(r"invalid dimensions for input: (.*?) for the following", str(e), re.S)
+        listed = " and ".join(f"{size} along axis {axis}, where {expected} was expected"
+                              for axis, size, expected in misfits)
+        return DataError(f"Input {name[1] if name else ''!r} has {listed}.")
+    if (rank := re.search(r"Invalid rank for input: (.*?) Got: (\d+) Expected: (\d+)", str(e), re.S)) is not None:
+        return DataError(f"Input {rank[1]!r} has {rank[2]} axes, where {rank[3]} were expected.")
     if isinstance(e, C.InvalidArgument) or re.search("hape|Invalid rank|invalid dimensions|data type|out of", str(e)):
         return DataError(f"onnxruntime {runtime_version()} refuses an input: {clean_message(e)}")
     return ModelError(f"onnxruntime {runtime_version()} failed to run the graph: {clean_message(e)}")
@@ -94,7 +101,7 @@ def _find_refusal(message: str, refusals: Mapping[str, str]) -> str | None:
     if node is None or problem is None:
         return None
     numbers = [int(n) for n in problem.groups()]
-    refusal = refusals.get(node[2], node[2] if node[2].startswith(GUARD) else "")
+    refusal = refusals.get(node[2], node[2].rstrip() if node[2].startswith(GUARD) else "")
     if not refusal or (len(numbers) == 3 and refusal.endswith("out of range:")):
         bound = Bound(1, "an index", (tuple(numbers[1:]),) if len(numbers) == 3 else None)  # type: ignore[arg-type]
         refusal = describe_bound(name_node(node[2], node[1], ""), bound)

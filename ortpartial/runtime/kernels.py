@@ -11,8 +11,20 @@ from typing import Any
 from onnx import GraphProto, ModelProto, helper
 
 from ortpartial.annotations import Reduced
-from ortpartial.exceptions import OrtPartialError
-from ortpartial.graph import RANDOM, SMALL, Node, Value, build, register_evaluator, walk_nodes
+from ortpartial.exceptions import DataError, OrtPartialError
+from ortpartial.graph import (
+    RANDOM,
+    SMALL,
+    Node,
+    Value,
+    build,
+    describe_refusal,
+    find_bound,
+    find_refused,
+    register_evaluator,
+    state_refusal,
+    walk_nodes,
+)
 from ortpartial.model import load
 
 from .fair_lock import FairLock
@@ -62,14 +74,20 @@ def compute_node(node: Node, outputs: Sequence[Value], numbers: Mapping[Value, A
     >>> compute_node(y.node, [y], {x: np.zeros(3, np.float32)}, 0)
     [array([1., 1., 1.], dtype=float32)]
     """
+    bound = find_bound(node)
+    indices = None if bound is None else node.inputs[bound.position]
+    if bound is not None and indices is not None and (refused := find_refused(bound, numbers[indices])) is not None:
+        raise DataError(state_refusal(describe_refusal(node), refused))
     fed = [v for v in dict.fromkeys(node.reads) if not _is_small(v)]
     try:
         results = _open(node, fed, outputs, seed).run({f"i{i}": numbers[v] for i, v in enumerate(fed)})
     except OrtPartialError as e:
+        if isinstance(e, DataError) and describe_refusal(node):
+            raise  # It names the node.
         what = node.op_type + f" (node {node.name!r})" * bool(node.name)
         read = ", ".join("nothing" if v is None else v.type_name for v in node.inputs)
         raise type(e)(f"{what} cannot be computed from ({read}): {e}") from None
-    return [results[f"o{i}"] for i in range(len(outputs))]
+    return [results[f"{node.op_type}_{i}"] for i in range(len(outputs))]
 
 
 def _is_small(v: Value) -> bool:
@@ -82,8 +100,8 @@ def _open(node: Node, fed: Sequence[Value], outputs: Sequence[Value], seed: int)
     key = None if node.bodies or node.op_type in RANDOM else _key(node, fed, outputs)
     if session := _find_session(key):
         return session
-    model = _guard(build({f"i{i}": v for i, v in enumerate(fed)}, {f"o{i}": y for i, y in enumerate(outputs)},
-                         name=node.op_type))
+    named = {f"{node.op_type}_{i}": y for i, y in enumerate(outputs)}
+    model = _guard(build({f"i{i}": v for i, v in enumerate(fed)}, named, name=node.op_type))
     threads = choose_threads(outputs, cut=node.reads)
     if any(n.op_type in RANDOM for n in walk_nodes([node])):
         _set_seeds(model.graph, count(seed))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from .detach_export import NoGradientMode
@@ -149,7 +150,11 @@ def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[
     if axes is None:
         return {n: {0: "N"} for n, t in call.inputs.items() if t.dim()}
     read: dict[str, dict[int, str]] = {}
+    if not isinstance(axes, Mapping):
+        raise SettingError(f"dynamic_axes is a dict of inputs and their axes, not {axes!r}.")
     for name, sizes in axes.items():
+        if to_tuple(sizes) is None:
+            raise SettingError(f"dynamic_axes has {sizes!r} for {name!r}, where a list of axes was expected.")
         if name not in call.names:
             raise SettingError(f"dynamic_axes names {name!r}, which is no input; the inputs are "
                                f"{', '.join(map(repr, call.names))}.")

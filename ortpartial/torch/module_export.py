@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from onnx import ModelProto
 
+from ortpartial.checks import check_flag
 from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.logs import logger
 from ortpartial.model import TorchRecord, note_torch, replace_weights, walk_graphs
@@ -90,6 +91,10 @@ def export(
     >>> optimizer.weights_to_train, optimizer.train_mode
     (['0.weight', '0.bias', '1.weight', '1.bias', '2.weight', '2.bias'], True)
     """
+    if not isinstance(module, torch.nn.Module):
+        raise SettingError(f"module is a torch.nn.Module, not {module!r}.")
+    if dynamo is not None:
+        dynamo = check_flag("dynamo", dynamo)
     _check_initialized(module)
     if layer := find_other_mode(module):
         names = {True: "training", False: "evaluation"}

@@ -197,7 +197,7 @@ class OnnxLayer(torch.nn.Module):
         """Move tensors to a device of torch, or let an execution provider run the graphs."""
         try:
             self.to(torch.device(device))
-        except (RuntimeError, TypeError):  # No device of torch
+        except (RuntimeError, TypeError, ValueError):  # No device of torch
             parsed = Device.parse(device)
             if parsed.is_provider:
                 self._provider = parsed

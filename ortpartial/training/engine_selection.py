@@ -97,10 +97,11 @@ def select_for_backward(engine: str, model: ModelProto, weights: Sequence[str] |
     -------
     tuple of str and str
     """
+    selected = select_for_fit(engine)[0].name
     if engine in ("epoch", "native"):
         return "step", "forward and backward apart know no epoch"
     if engine != "auto":
-        return select_for_fit(engine)[0].name, "asked for"
+        return selected, "asked for"
     if not has_training():
         return "step", "onnxruntime-training is not installed"
     if reasons := find_untrusted(model, weights, input_grads=input_grads):

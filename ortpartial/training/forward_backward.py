@@ -12,6 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.autodiff import WeightSelection, resolve_weights
+from ortpartial.checks import check_names
 from ortpartial.exceptions import DataError, DeviceError, ModelError
 from ortpartial.graph import FLOATS, to_dtype
 from ortpartial.learning import FormerAttributes, NamedSettings, accept_former_names
@@ -62,7 +63,7 @@ def _resolve_inputs(model: Model, inputs: str | Sequence[str] | None) -> list[st
     floats = [n for n, v in model.inputs.items() if v.is_float]
     if inputs is None:
         return floats
-    names = list(dict.fromkeys([inputs] if isinstance(inputs, str) else inputs))
+    names = list(dict.fromkeys(check_names("inputs", inputs, ModelError)))
     if unknown := [n for n in names if n not in floats]:
         raise ModelError(f"The model has no input {unknown[0]!r} of real numbers to differentiate by; it has "
                          f"{', '.join(map(repr, floats)) or 'none'}.")

@@ -74,14 +74,15 @@ class RewriteCheck:
         RewriteError
             They differ; the message names the tensor and the rewrite without which they do not.
         """
-        with select_rewrites() as applied:
+        with select_rewrites() as reports:
             difference = self._find_difference(self.run())
+        applied = sorted({case for report in reports for case in report.applied})
         if difference is not None:
             raise RewriteError(f"{self.what} is not that of the model as it is written: {difference}. "
                                f"{self._explain(applied)} Report it with the model, please.")
         logger.info("%s is that of the model as it is written; rewrites: %s", self.what,
-                    ", ".join(sorted(applied)) or "none")
-        return sorted(applied)
+                    ", ".join(applied) or "none")
+        return applied
 
     def _find_difference(self, arrays: Arrays) -> str | None:
         """What differs most, None where nothing differs by more than rounding."""
@@ -94,7 +95,7 @@ class RewriteCheck:
 
     def _explain(self, applied: Collection[str]) -> str:
         """Which rewrite is the cause; several where one makes what another takes for its pattern."""
-        if causes := [repr(name) for name in [*sorted(applied), OPTIMIZERS] if self._agrees(self.run, [name])]:
+        if causes := [repr(name) for name in [*applied, OPTIMIZERS] if self._agrees(self.run, [name])]:
             return f"Without {' or '.join(causes)} they agree."
         if self._agrees(self.run, [*applied, OPTIMIZERS]):
             return "Without any rewrite they agree."

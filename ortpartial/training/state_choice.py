@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ortpartial.autodiff import WeightSelection, find_default_weights, find_trainable, resolve_weights, warn_of_rounding
+from ortpartial.checks import check_names
 from ortpartial.model import Model, TorchRecord, read_torch
 from ortpartial.rewrites import find_statistics
 
@@ -28,8 +29,10 @@ def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str]
     tuple of list of str and list of str
     """
     outputs, record = [n for n, v in model.outputs.items() if v.is_float], read_torch(model.proto)
+    if names is not None and not callable(names):
+        names = check_names("trainable", names)
     parameters = _choose_default(model, outputs, record) if names is None else (
-        resolve_weights(model, names, outputs) if callable(names) or len(names) else [])
+        resolve_weights(model, names, outputs) if names else [])
     reached, state = find_trainable(model.outputs[o] for o in outputs), find_statistics(model)
     constants: Sequence[str] = ()
     if record is not None:

@@ -12,7 +12,7 @@ from ortpartial.autodiff import Gradient, grad, gradient_support, nodes_between
 from ortpartial.graph import Node, Value, build, cast, constant, find_inputs, op, rewrite, stop_gradient, variable
 from ortpartial.learning import RowCosts, mean_rows, weighted_mean
 from ortpartial.model import Model
-from ortpartial.rewrites import RowHead, all_finite, attempt, find_row_head, prepare_training, rewrite_step
+from ortpartial.rewrites import RowHead, all_finite, find_row_head, prepare_training, rewrite_step
 
 from .counter_rng import draw_mask
 from .flat_weights import FlatGroup
@@ -209,7 +209,7 @@ def _differentiate_chunks(
         y, rows = spec.model.outputs[output], loss.by_row(t)
         head = None
         if rows is not None and spec.precision is None and spec.may_branch:
-            head = attempt(find_row_head, y, set(spec.trained.values()), spec.sizes)
+            head = find_row_head(y, set(spec.trained.values()), spec.sizes)
         if head is not None and rows is not None:
             heads[output] = head, rows
     columns = {o: variable("", h.logits.dtype, rows.labels.shape) for o, (h, rows) in heads.items()}

@@ -78,7 +78,7 @@ def train_epochs(
     """
     settings = FitSettings(max_iter=1, batch_size=batch_size, shuffle=rng is not None, warm_start=True,
                            validation_every=1, timeout=timeout)
-    door = SessionDoor(session, data, batch_size, rng, after_step)
+    door = SessionDoor(session, data, batch_size, rng, after_step, validation or {})
     loop = Loop(session.runner, door, settings)
     end = None if timeout is None else monotonic() + timeout
     for _ in range(epochs):
@@ -116,18 +116,22 @@ class SessionDoor:
         Draws the order of the rows.
     after_step : callable or None
         As for `train_epochs`.
+    validation : dict of str to numpy.ndarray
+        The rows that validate, if any.
     """
 
     #: What errors call the target.
     target = "the data"
 
     def __init__(self, session: TrainingSession, data: Mapping[str, np.ndarray], batch_size: int,
-                 rng: np.random.Generator | None, after_step: Callable[[Mapping[str, float]], bool] | None):
+                 rng: np.random.Generator | None, after_step: Callable[[Mapping[str, float]], bool] | None,
+                 validation: Mapping[str, np.ndarray]):
         self.session, self.rng, self.after_step, self.batch_size = session, rng, after_step, batch_size
         #: Whether the runner takes all steps of an epoch.
         self.is_joined = (after_step is None and session.engine_ != "step" and session.loss is not None
                           and session.batch_size is None and all(a.ndim for a in data.values()))
-        self.constant = {n: a for n, a in data.items() if not a.ndim}
+        self.constant, self.validation_constant = ({n: a for n, a in rows.items() if not a.ndim}
+                                                   for rows in (data, validation))
         self.epoch = self.steps = 0
         self.validated: dict[str, float] = {}
 
@@ -217,6 +221,10 @@ class SessionDoor:
                     raise ConvergenceError(_describe(wrong, outputs[wrong].item(), "the validation"))
         self.validated = {n: total / sums[""] for n, total in sums.items() if n}
         return self.validated
+
+    def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> dict[str, float]:
+        """The same of rows as `to_arrays` gives them."""
+        return self.validate([({**arrays, **self.validation_constant}, None, None)], meter)
 
     # -- what is recorded
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, TrainingInfoProto, helper, numpy_helper
 
+from ortpartial.arguments import checked
+from ortpartial.checks import check_choice
 from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.graph import OPSET, Node, Value, attach_outputs, build, constant, op, schema_of, topological, variable
 from ortpartial.learning import (
@@ -78,6 +80,7 @@ class TrainingSnapshot:
                    [np.zeros(spec.shapes_of_states(w)[s], arrays[w].dtype) for w, s in spec.states.values()])
 
 
+@checked
 def to_training_info(
     training: Any, style: str = "standard", *, state: TrainingSnapshot | None = None, init: str = "random",
     weighted: bool | str = False,
@@ -145,11 +148,9 @@ def to_training_info(
                                f"OrtGradientForwardBackwardOptimizer of a model first.")
         model: ModelProto = training.get_training_onnx(style, init=init, weighted=weighted)
         return model
-    if style not in ("standard", "lowered"):
-        raise SettingError(f"style is {style!r}; expected 'standard' or 'lowered'.")
-    if init not in ("random", "model"):
-        raise SettingError(f"init is {init!r}; expected 'random' or 'model'.")
-    if weighted not in (False, True, "elements"):
+    check_choice("style", style, ("standard", "lowered"))
+    check_choice("init", init, ("random", "model"))
+    if not isinstance(weighted, (bool, int, str)) or weighted not in (False, True, "elements"):
         raise SettingError(f"weighted is {weighted!r}; expected False, True or 'elements'.")
     if weighted and training.own_loss is not None:
         raise SettingError(f"weighted is {weighted!r}, and the model computes its loss itself, from all weights that "

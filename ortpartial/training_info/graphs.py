@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto, TrainingInfoProto, helper
 
+from ortpartial.arguments import checked
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import Value, build, find_inputs
 from ortpartial.model import Model, load, read, walk_graphs
@@ -194,6 +195,7 @@ def list_computed(
     return inputs, {o: step.outputs[o] for o in dict.fromkeys([*required, *further])}
 
 
+@checked
 def lowered_step(model: Source, entry: int = 0) -> ModelProto:
     """Write a training step as a plain model, in operators that every runtime has.
 

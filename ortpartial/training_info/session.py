@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.annotations import Data, Entries, Settings, State
+from ortpartial.checks import check_names, to_generator
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
@@ -114,6 +115,10 @@ class TrainingSession:
                  returned: Collection[str] | None = None,
                  threads: int | None = None, engine: str = "auto", timeout: float | None = None,
                  exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
+        if returned is not None:
+            returned = check_names("returned", returned)
+        if exchanges is not None and not isinstance(exchanges, Mapping):
+            raise SettingError(f"exchanges is a dict of functions by name, not {exchanges!r}.")
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
         check_training_info(copy)
@@ -223,10 +228,7 @@ class TrainingSession:
             Seed of the random numbers, which are then the same on every runtime. Without it they follow from the
             seeds of the nodes; those of nodes without one cannot be reproduced.
         """
-        try:
-            rng = np.random.default_rng(seed)
-        except (TypeError, ValueError):
-            raise SettingError(f"seed is None or a whole number of at least 0, not {seed!r}.") from None
+        rng = to_generator("seed", seed)
         with self._runner.turn.lock:
             self._initialize(seed, rng)
 
@@ -266,9 +268,20 @@ class TrainingSession:
         Returns
         -------
         numpy.ndarray
+
+        Raises
+        ------
+        ModelError
+            The training has no such initializer.
         """
+        self._check_name(name)
         with self._runner.turn.lock:
             return self._runner.get(name)
+
+    def _check_name(self, name: object) -> None:
+        """Refuse the name of what no binding changes."""
+        if name not in self._stored:
+            raise ModelError(f"The training has no state {name!r}; it has {', '.join(self._stored)}.")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Overwrite initializers that a binding changes.
@@ -285,8 +298,7 @@ class TrainingSession:
         """
         arrays = {n: np.asarray(a) for n, a in state.items()}
         for n, a in arrays.items():
-            if n not in self._stored:
-                raise ModelError(f"The training has no state {n!r}; it has {', '.join(self._stored)}.")
+            self._check_name(n)
             if a.shape != self._stored[n].shape:
                 raise ModelError(f"The state {n!r} has the shape {self._stored[n].shape}, not {a.shape}.")
         with self._runner.turn.lock:
@@ -372,8 +384,18 @@ class TrainingSession:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
                 if v.shape is not None and not _fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
+            self._check_rows(arrays)
             self._shapes = shapes
         return arrays
+
+    def _check_rows(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse inputs whose first axis has one name and two lengths."""
+        first: dict[str, str] = {}
+        for name, v in self._types.items():
+            size = v.shape[0] if v.shape else None
+            if isinstance(size, str) and len(arrays[other := first.setdefault(size, name)]) != len(arrays[name]):
+                raise DataError(f"The input {other!r} has {len(arrays[other])} rows and {name!r} has "
+                                f"{len(arrays[name])}; give as many of both.")
 
     def _is_unused_input(self, name: str) -> bool:
         """Whether the model has an input that no step reads."""

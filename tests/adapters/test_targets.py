@@ -28,7 +28,7 @@ def test_one_or_several():
     ("*q_prj*", "The target '*q_prj*' matches nothing; did you mean '*q_proj*'"),
     ("xyz", "The target 'xyz' matches none of 'h.0.attn.q_proj', 'h.0.mlp.up', 'h.1.attn.q_proj'."),
     ([], "targets is empty; name at least one pattern"),
-    ([3], "A target is a pattern over names of modules, nodes and weights, not 3."),
+    ([3], "targets has 3, where a name, a string, was expected."),
 ])
 def test_errors(targets, message):
     with pytest.raises(SettingError, match=re.escape(message)):

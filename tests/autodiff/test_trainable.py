@@ -66,7 +66,7 @@ def test_class_weights_are_none():
                      "running statistic."),
     ("val_7*", "The pattern 'val_7*' matches nothing that can be trained; 'val_7', for example: a number that Div"),
     ("a.1.wieght", "The weight 'a.1.wieght' is no initializer of the model; did you mean 'a.1.weight'"),
-    (["b.bias", 3], "A weight is named by a string, not by 3."),
+    (["b.bias", 3], "weights_to_train has 3, where a name, a string, was expected."),
     (["val_1", "a.1.weight"], "The weight 'a.1.weight' is given twice."),
     (lambda name, shape, node: False, "weights_to_train, a function, chooses none of the 10 weights: 'a.0.weight', "),
 ])

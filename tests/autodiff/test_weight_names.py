@@ -30,7 +30,7 @@ def test_what_is_frozen_is_not_trained(freeze, trained):
     ("layer.5.*", "The pattern 'layer.5.*' matches no weight; did you mean 'layer.*.*', as in 'layer.1.bias'?"),
     (["*", "!hed.*"], "The pattern 'hed.*' matches no weight; its float initializers are"),
     ("head.wieght", "The weight 'head.wieght' is no initializer of the model; did you mean 'head.weight'"),
-    ([3], "A weight is named by a string, not by 3."),
+    ([3], "freeze has 3, where a name, a string, was expected."),
     ("*", "freeze='*' leaves none of 'embeddings.weight', 'embeddings.bias', "),
 ])
 def test_a_mistake_is_named(freeze, message):

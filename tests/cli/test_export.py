@@ -59,7 +59,7 @@ def test_export_of_a_kit(at, capsys):
 @pytest.mark.parametrize(("words", "message"), [
     ("-o kit.onnx", "A kit is a folder, and 'kit.onnx' is named like a file."),
     ("-o kit --target php", "targets has 'php'; expected some of 'web'"),
-    ("-o kit --batch-size 0 4", "batch_sizes has 0; expected whole numbers of at least 1."),
+    ("-o kit --batch-size 0 4", "batch_sizes is a whole number of at least 1, not 0."),
 ])
 def test_kits_that_cannot_be_written(at, capsys, words, message):
     assert main(["export", "mlp.onnx", "--kit", *words.split()]) == 2

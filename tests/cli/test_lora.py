@@ -11,7 +11,7 @@ import tokenizers
 from interruptions import interrupt_at
 from tiny_decoders import make_decoder
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, PaddedBatches
+from ortpartial import OrtGradientForwardBackwardOptimizer, PaddedBatches, build, constant, op, variable
 from ortpartial.adapters import add_dora, add_ia3, add_lora, load_adapter
 from ortpartial.cli import fitting, main
 from ortpartial.cli.token_rows import TextReader, read_texts
@@ -138,7 +138,7 @@ def test_an_interrupted_training_goes_on(base, capsys, ctrl_c, monkeypatch):
     ("base/model.onnx ids.jsonl --rank 0 -o my.safetensors", "rank is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --epochs 0 -o my.safetensors", "--epochs is a whole number of at least 1, not 0."),
     ("base/model.onnx ids.jsonl --target q_prj -o my.safetensors", "The target 'q_prj' matches nothing; did you mean"),
-    ("base/model.onnx none.jsonl -o my.safetensors", "No such file or directory: 'none.jsonl'"),
+    ("base/model.onnx none.jsonl -o my.safetensors", "There is no file 'none.jsonl'."),
     ("base/model.onnx data.csv -o my.safetensors", "'data.csv' is to end in .jsonl, .txt or .npy, for texts or token"),
     ("base/model.onnx big.jsonl -o my.safetensors", "24"),
     ("base/model.onnx refused.jsonl -o my.safetensors", "line 1 of refused.jsonl has messages that the template refu"),
@@ -182,3 +182,16 @@ def test_a_runtime_without_adapter_files(base, capsys, monkeypatch):
     monkeypatch.delattr("onnxruntime.AdapterFormat", raising=False)
     assert train("base/model.onnx ids.jsonl -o my.onnx_adapter") == 2
     assert "has no AdapterFormat, which 1.20 brought; give the adapter a path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["auto", "step"])
+def test_a_model_of_input_ids_alone(base, engine):
+    """Without an input for it, batches have no attention mask; words of PEFT are taken."""
+    ids, draw = variable("input_ids", "int64", ["N", "L"]), np.random.default_rng(0)
+    table, w, head = (constant(draw.normal(size=s).astype(np.float32), hint=n) for s, n in (
+        ((24, 8), "embed.weight"), ((8, 8), "fc.weight"), ((8, 24), "head.weight")))
+    onnx.save(build([ids], {"logits": op.Tanh(op.Gather(table, ids) @ w) @ head}), "base/ids.onnx")
+    words = "base/ids.onnx ids.jsonl --target-modules fc.weight --r 2 --lora-alpha 4 --epochs 2 -q -o my.safetensors"
+    assert train(f"{words} --engine {engine}") == 0
+    adapter = read_adapter(load_adapter("base/ids.onnx", "my.safetensors"))
+    assert (adapter.rank, adapter.alpha, len(adapter.targets)) == (2, 4, 1)

@@ -22,9 +22,24 @@ ONE = X @ constant(np.ones((2, 1), np.float32))
 
 
 @pytest.mark.parametrize(("y", "target", "expected"), [
-    (SCORES, "y", "square"), (SCORES, "kind", "cross_entropy"), (ONE, "kind", "square")])
+    (SCORES, "kind", "cross_entropy"), (ONE, "kind", "square")])
 def test_defaults(y, target, expected):
     assert choose(y, target) == [expected]
+
+
+@pytest.mark.parametrize(("y", "labels", "expected"), [
+    (SCORES, [0, 1, 2], "cross_entropy"), (SCORES, [0.0, 2.0, 2.0], "cross_entropy"), (ONE, [0, 1, 1], "log_loss"),
+    (SCORES, [0, 1, 3], "square"), (SCORES, [-1, 1, 0], "square"), (SCORES, [0.5, 1, 2], "square"),
+    (ONE, [0, 1, 2], "square"), (ONE, [1, 1, 1], "square"), (ONE, [0, np.nan, 1], "square")])
+def test_whole_numbers_are_labels(y, labels, expected, capsys, monkeypatch):
+    monkeypatch.setitem(COLUMNS, "label", np.array(labels))
+    assert choose(y, "label") == [expected]
+    said = capsys.readouterr().err
+    assert ("label holds whole numbers from 0 to " in said) == (expected != "square")
+    assert (f"the loss is {expected}; --loss square takes them for quantities" in said) == (expected != "square")
+    assert choose(y, "label", "square") == ["square"]
+    assert choose(y, "label", quiet=True) == [expected]
+    assert capsys.readouterr().err == ""
 
 
 def test_words_are_kept():

@@ -17,6 +17,7 @@ ORDER = (
     "docstrings",
     "exceptions limits logs",
     "checks installation",
+    "arguments",
     "graph",
     "model",
     "autodiff",

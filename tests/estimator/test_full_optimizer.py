@@ -416,7 +416,7 @@ def graph(loss, y=None):
          "No gradient leads from 'loss' to the weight 'w'"),
         (reconstruction(), {"label_names": "z"}, SettingError, "The loss 'loss' reads no input 'z'; it reads 'x'"),
         (reconstruction(), {"sample_weight_name": "z"}, SettingError, "The loss 'loss' reads no input 'z'"),
-        (reconstruction(), {"label_names": 3}, SettingError, "label_names is 3; expected the name of an input, or a l"),
+        (reconstruction(), {"label_names": 3}, SettingError, "label_names is a name or a list of names, not 3"),
         (reconstruction(), {"label_names": ["x"], "sample_weight_name": "x"}, SettingError,
          "The input 'x' is among label_names and is sample_weight_name"),
     ],

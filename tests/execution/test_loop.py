@@ -223,8 +223,8 @@ def test_metrics_without_validation_are_those_of_the_training_rows():
 def test_metrics_share_the_pass_of_the_loss(monkeypatch):
     graphs = []
     run = Predictor._run
-    monkeypatch.setattr(Predictor, "_run", lambda self, graph, *others: graphs.append(graph) or run(
-        self, graph, *others))
+    monkeypatch.setattr(Predictor, "_run", lambda self, graph, *others, **held: graphs.append(graph) or run(
+        self, graph, *others, **held))
     optimizer(metrics=["r2", "mae"], max_iter=3).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     assert graphs == ["measured losses"] * 4, "one before the training, that they can be computed"
 

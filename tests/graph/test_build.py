@@ -49,7 +49,7 @@ def test_different_attributes_are_different_nodes():
 )
 def test_random_operators_are_never_merged(draw, n):
     x = x_()
-    assert types(build([x], [draw(x) + draw(x)])) == [draw(x).node.op_type] * n + ["Add"]
+    assert types(build([x], [draw(x) + draw(x)])).count(draw(x).node.op_type) == n
 
 
 def test_a_random_value_used_twice_is_drawn_once():

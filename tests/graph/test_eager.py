@@ -154,7 +154,7 @@ def test_a_branch_that_is_not_taken_is_not_computed():
         x = given(3)
         y = cond(x.sum() > 0, lambda: op.Exp(x * 0), lambda: op.Gather(x, x.astype("int64") + 9))
         assert_array_equal(y, [1, 1, 1])
-        with pytest.raises(DataError, match=r"^Gather cannot be computed from .* that is not in -3 to 2: 10\.$"):
+        with pytest.raises(DataError, match=r"^A Gather has an index that is not in -3 to 2: 10\.$"):
             cond(x.sum() < 0, lambda: x, lambda: op.Gather(x, x.astype("int64") + 9))
 
 
@@ -186,7 +186,7 @@ def test_sequences_and_strings():
 def test_an_error_is_raised_where_the_node_is_made():
     with evaluating():
         x = given(4, 3)
-        with pytest.raises(ModelError, match=r"^Gather cannot be computed from \(float32\[4x3\], int64\[\]\): .*9 to"):
+        with pytest.raises(ModelError, match=r"^A Gather has indices from 9 to 9, where -4 to 3 were"):
             op.Gather(x, 9)
         with pytest.raises((DataError, ModelError), match=r"^Reshape cannot be computed from \(float32\[4x3\], int64"):
             op.Reshape(x, op.Shape(x) + 1)

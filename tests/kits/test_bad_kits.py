@@ -155,7 +155,7 @@ def test_files_that_are_cut_short(folder, file, message, expected):
         (folder / file).write_bytes(data[:size])
         assert message in refuse(folder, expected), size
     (folder / file).unlink()
-    assert "No such file or directory" in refuse(folder, expected)
+    assert "There is no file" in refuse(folder, expected)
 
 
 def test_every_bit_of_a_state_counts(folder, expected, rng):

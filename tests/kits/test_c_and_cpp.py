@@ -11,7 +11,15 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from kits import PAIRS, assert_state_close, assert_trained_as_in_python, make_data, write_kit_and_data
+from kits import (
+    PAIRS,
+    assert_predicts_as_in_python,
+    assert_state_close,
+    assert_trained_as_in_python,
+    make_data,
+    write_kit_and_data,
+    write_kit_of_two_inputs,
+)
 from paths import ROOT
 
 from ortpartial import TrainingKit, build, op, variable
@@ -25,10 +33,10 @@ HEADERS = SOURCES / "c" / "include"
 LIBRARY = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.1.*"), None)
 #: How a runner is compiled, by its language.
 COMMANDS = {
-    "c": ("gcc", "-std=c11", SOURCES / "c/train.c", "-lcjson", "-lz"),
-    "cpp": ("g++", "-std=c++17", SOURCES / "cpp/train.cpp", "-lz"),
+    "c": ("gcc", "-std=c11", "-O2", "{program}.c", "-lcjson", "-lz"),
+    "cpp": ("g++", "-std=c++17", "-O0", "{program}.cpp", "-lz"),  # the library of JSON alone takes 4 s with -O2
 }
-FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-Wall", "-Wextra", "-Werror")
 DEBIAN = {"cjson/cJSON.h": "libcjson-dev", "nlohmann/json.hpp": "nlohmann-json3-dev", "zlib.h": "zlib1g-dev"}
 
 
@@ -47,15 +55,33 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @pytest.fixture(scope="session")
-def runners(tmp_path_factory) -> dict[str, Path]:
-    """The programs by language."""
+def compile_all(tmp_path_factory):
+    """What compiles a program in every language."""
     folder = tmp_path_factory.mktemp("runners")
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
         (folder / name).symlink_to(LIBRARY)
-    for language, (compiler, *options) in COMMANDS.items():
-        subprocess.run([compiler, *FLAGS, *options, f"-I{HEADERS}", f"-L{folder}", f"-Wl,-rpath,{folder}",
-                        "-lonnxruntime", "-o", folder / language], check=True)
-    return {language: folder / language for language in COMMANDS}
+
+    def compile_one(program: str) -> dict[str, Path]:
+        paths = {language: folder / f"{program}_{language}" for language in COMMANDS}
+        for language, (compiler, *options) in COMMANDS.items():
+            subprocess.run([compiler, *FLAGS, *(o.format(program=program) for o in options), f"-I{HEADERS}",
+                            f"-L{folder}", f"-Wl,-rpath,{folder}", "-lonnxruntime", "-o", paths[language]],
+                           check=True, cwd=SOURCES / language)
+        return paths
+
+    return compile_one
+
+
+@pytest.fixture(scope="session")
+def runners(compile_all) -> dict[str, Path]:
+    """The programs that train, by language."""
+    return compile_all("train")
+
+
+@pytest.fixture(scope="session")
+def predictors(compile_all) -> dict[str, Path]:
+    """The programs that predict, by language."""
+    return compile_all("predict")
 
 
 def start(program: Path, kit: Path, *arguments: object, **settings) -> subprocess.CompletedProcess:
@@ -68,7 +94,7 @@ def copy(kit: TrainingKit, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("model", "rate"), PAIRS)
-def test_a_kit_trains_as_in_python(model, rate, runners, tmp_path):
+def test_a_kit_trains_as_in_python(model, rate, runners, predictors, tmp_path):
     kit = write_kit_and_data(tmp_path / "kit", model, rate)
     states = []
     for language, program in runners.items():
@@ -80,6 +106,38 @@ def test_a_kit_trains_as_in_python(model, rate, runners, tmp_path):
         states += [(folder / "state.safetensors").read_bytes() for folder in (whole, parts)]
     assert states == states[:1] * 4
     assert_trained_as_in_python(kit, whole, done.stdout, rtol=1e-5)
+    for program in predictors.values():
+        done = start(program, whole, "predictions", "trained.onnx", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert_predicts_as_in_python(whole, tmp_path / "predictions", tmp_path / "trained.onnx")
+
+
+@pytest.mark.parametrize(("name", "change", "sentence"), [
+    ("kit.json", lambda b: b.replace(b'"offset": ', b'"offset": 999999'),
+     "model.onnx is not that of kit.json: export the kit again."),
+    ("kit.json", lambda b: b.replace(b'{"name": "coef", "off', b'{"name": "hoef", "off'),
+     "model.onnx is not that of kit.json: export the kit again."),
+    ("model.onnx", lambda b: b.replace(b"Gemm", b"Germ"),
+     f"onnxruntime {onnxruntime.__version__} cannot run model.onnx: "),
+    ("data.safetensors", lambda b: b.replace(b'"x"', b'"z"'), "The data lack the input 'x'."),
+    ("data.safetensors", lambda b: b.replace(b'"F32"', b'"I32"'), "Input 'x' is int32, where float32 is expected."),
+])
+def test_what_a_model_cannot_predict_is_one_sentence(name, change, sentence, predictors, tmp_path):
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd").folder
+    (kit / name).write_bytes(change((kit / name).read_bytes()))
+    for program in predictors.values():
+        done = start(program, kit, tmp_path / "predictions", tmp_path / "trained.onnx")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+        assert done.stderr.startswith(sentence)
+        assert not list(tmp_path.glob("predictions*")) + list(tmp_path.glob("*.onnx"))
+        assert start(program, kit).stderr == "Usage: predict KIT DATA PREDICTIONS [MODEL]\n"
+
+
+def test_a_model_reads_what_no_step_does_and_has_several_outputs(predictors, tmp_path, rng):
+    kit = write_kit_of_two_inputs(tmp_path / "kit", rng)
+    for program in predictors.values():
+        assert start(program, kit, tmp_path / "predictions", tmp_path / "trained.onnx").returncode == 0
+        assert_predicts_as_in_python(kit, tmp_path / "predictions", tmp_path / "trained.onnx")
 
 
 def test_batches_of_several_sizes(runners, tmp_path):

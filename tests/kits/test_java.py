@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from kits import PAIRS, assert_state_close, assert_trained_as_in_python, make_data, write_kit_and_data
+from kits import (
+    PAIRS,
+    assert_predicts_as_in_python,
+    assert_state_close,
+    assert_trained_as_in_python,
+    make_data,
+    write_kit_and_data,
+    write_kit_of_two_inputs,
+)
 from onnx import parser
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, run_kit, variable
@@ -68,6 +76,20 @@ def test_a_kit_trains_in_java_as_in_python(model, rate, tmp_path, start):
         assert start(parts, 50).returncode == 0
     assert (parts / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
     assert_trained_as_in_python(kit, whole, done.stdout)
+
+
+def write_trained_kit(folder, rng) -> Path:
+    write_kit_and_data(folder, "cnn", "adam")
+    run_kit(folder, folder / "data.safetensors", 3)
+    return folder
+
+
+@pytest.mark.parametrize("write", [write_trained_kit, write_kit_of_two_inputs])
+def test_a_model_predicts_in_java_as_in_python(write, tmp_path, launch, rng):
+    kit = write(tmp_path / "kit", rng)
+    done = launch("Predict", kit, kit / "data.safetensors", tmp_path / "predictions", tmp_path / "trained.onnx")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert_predicts_as_in_python(kit, tmp_path / "predictions", tmp_path / "trained.onnx")
 
 
 @pytest.mark.parametrize(("sizes", "batch"), [(None, 7), ((16, 20), 20)])
@@ -176,4 +198,7 @@ def test_a_program_that_fails_says_so(tmp_path, launch, start):
     set_version(kit)
     done = start(kit)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", BAD["newer"][2] + "\n")
+    done = launch("Predict", kit, kit / "data.safetensors", kit / "predictions")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", BAD["newer"][2] + "\n")
+    assert not (kit / "predictions").exists()
     assert (kit / "state.safetensors").read_bytes() == before

@@ -11,7 +11,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from kits import PAIRS, assert_state_close, assert_trained_as_in_python, make_data, write_kit_and_data
+from kits import (
+    PAIRS,
+    assert_predicts_as_in_python,
+    assert_state_close,
+    assert_trained_as_in_python,
+    make_data,
+    write_kit_and_data,
+    write_kit_of_two_inputs,
+)
 from models import mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, op, variable, write_kit
@@ -44,7 +52,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def start(kit: Path, *arguments: object, program: Path = JAVASCRIPT / "train.mjs", **settings):
-    """Run the program for Node."""
+    """Run a program for Node."""
     command = ["node", program, kit, kit / "data.safetensors", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **settings)
 
@@ -73,6 +81,34 @@ def test_a_kit_trains_in_node_as_in_python(model, rate, tmp_path):
         assert start(parts, 50).returncode == 0
     assert (parts / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
     assert_trained_as_in_python(kit, whole, done.stdout)
+    done = start(whole, tmp_path / "predictions", tmp_path / "trained.onnx", program=whole / "predict.mjs")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert_predicts_as_in_python(whole, tmp_path / "predictions", tmp_path / "trained.onnx")
+
+
+def test_a_model_reads_what_no_step_does_and_has_several_outputs(tmp_path, rng):
+    kit, program = write_kit_of_two_inputs(tmp_path / "kit", rng), JAVASCRIPT / "predict.mjs"
+    assert start(kit, tmp_path / "predictions", tmp_path / "trained.onnx", program=program).returncode == 0
+    assert_predicts_as_in_python(kit, tmp_path / "predictions", tmp_path / "trained.onnx")
+    write_tensors({"x": np.ones((7, 3), np.float32)}, kit / "data.safetensors")
+    for arguments, sentence in (((), "Usage: node predict.mjs KIT DATA PREDICTIONS [MODEL]\n"),
+                                ((tmp_path / "p",), "The data lack the input 'z'.\n")):
+        done = start(kit, *arguments, program=program)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+    assert not (tmp_path / "p").exists()
+
+
+# A process of onnxruntime-web takes a second to start.
+@pytest.mark.parametrize("runtime", ["onnxruntime-node", pytest.param("onnxruntime-web", marks=pytest.mark.slow)])
+def test_predictions_follow_the_weights(runtime, tmp_path):
+    kit, tolerance = write_kit_and_data(tmp_path / "kit", "mlp", "adam"), RUNTIMES[runtime][1]
+    request = {"kit": kit.folder, "data": kit.folder / "data.safetensors", "steps": 2, "predict": True}
+    [result] = train(runtime, request)
+    for outputs in result["predictions"]:
+        expected = kit.predict(request["data"])["y"]
+        np.testing.assert_allclose(np.reshape(outputs, expected.shape), expected, rtol=tolerance, atol=tolerance)
+        kit.train(request["data"], 1)
+    assert kit.steps_taken == 3
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from kits import PAIRS, assert_state_close, make_data, make_optimizer, write_kit_and_data
+from kits import PAIRS, assert_predicts_as_in_python, assert_state_close, make_data, make_optimizer, write_kit_and_data
 from models import linear
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, constant, nn, op, run_kit, variable
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.execution import Stepper
 from ortpartial.kits.order import draw_order
-from ortpartial.model import write_tensors
+from ortpartial.model import read_tensors, write_tensors
 from ortpartial.runtime import Session
 
 
@@ -36,6 +36,22 @@ def test_a_kit_trains_as_the_optimizer_does(model, rate, tmp_path):
     assert_state_close(kit, expected, 2e-5)
     trained = Session(kit.model()).run({"x": data["x"][:5]})["y"]
     np.testing.assert_allclose(trained, optimizer.predict(data["x"][:5]), rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_and_the_model_are_written_after_the_training(kit, tmp_path):
+    data = make_data("linear")
+    run_kit(kit.folder, kit.folder / "data.safetensors", 7, predictions=tmp_path / "p", model=tmp_path / "m.onnx")
+    assert_predicts_as_in_python(kit.folder, tmp_path / "p", tmp_path / "m.onnx")
+    before = kit.predict(data)["y"]
+    kit.train(data, 7)
+    np.testing.assert_array_equal(read_tensors(tmp_path / "p")[0]["y"], kit.predict({"x": data["x"]})["y"])
+    assert np.abs(kit.predict(data)["y"] - before).max() > 1e-3
+
+
+def test_a_state_that_was_replaced_by_another_shape_makes_no_model(kit):
+    kit.state["coef"] = np.zeros(3, np.float32)
+    with pytest.raises(ModelError, match=r"The state 'coef' is float32 \[3\], where float32 \[64, 10\] is expected"):
+        kit.model()
 
 
 @pytest.mark.parametrize(("model", "rate"), PAIRS)
@@ -261,4 +277,5 @@ def test_a_kit_takes_the_place_of_a_former_one(tmp_path):
     assert (tmp_path / "train.c").is_file()
     kit = TrainingKit(tmp_path)
     assert kit.steps_taken == 0
-    assert kit.model() == optimizer.get_trained_onnx()
+    assert kit.model().graph == optimizer.get_trained_onnx().graph
+    assert kit.model().opset_import[0].version == 18  # the oldest, for older runtimes to run it

@@ -44,8 +44,8 @@ def test_steps_of_former_sizes_are_removed(model, tmp_path):
 
 @pytest.mark.parametrize(("sizes", "message"), [
     ([], "batch_sizes is empty; leave it out for batches of any size."),
-    (8, "batch_sizes is 8; expected several whole numbers."),
-    ([0], "batch_sizes has 0; expected whole numbers of at least 1."),
+    (8, "batch_sizes is a list, not 8."),
+    ([0], "batch_sizes is a whole number of at least 1, not 0."),
 ])
 def test_sizes_that_are_refused(model, tmp_path, sizes, message):
     with pytest.raises(SettingError, match=re.escape(message)):

@@ -66,7 +66,7 @@ def test_a_class_that_says_nothing_is_not_elementwise():
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"eta0": 0}, "eta0"), ({"weight_decay": -1}, "weight_decay"),
-                                                   ({"no_decay": 3}, "no_decay is 3, names and patterns of weights")])
+                                                   ({"no_decay": 3}, "Sum: no_decay is a name or a list of names")])
 def test_errors(settings, message):
     with pytest.raises(SettingError, match=message):
         Sum(**settings)

@@ -130,7 +130,7 @@ def test_unknown(metrics, message):
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"function": 3}, "function is 3, a function of targets"),
-    ({"of": "scores"}, "of is 'scores', one of 'prediction'"),
+    ({"of": "scores"}, "of is 'prediction', .* or 'output', not 'scores'"),
     ({"rows": "test"}, "rows is 'validation' or 'training', not 'test'"),
 ])
 def test_settings(settings, message):

@@ -1,4 +1,4 @@
-"""auto_pad SAME by its definition: values, indices and gradients, of sizes that are known and that are not."""
+"""auto_pad SAME and ceil_mode by their definitions: values, indices and gradients, sizes known and not."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 
 from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, gradient_model
+from ortpartial.exceptions import ModelError
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.kits import TrainingKit
+from ortpartial.model.auto_pad import has_lost_windows
 from ortpartial.model.load import load
 from ortpartial.model.specialize import specialize
 from ortpartial.runtime.session import Session, import_onnxruntime
@@ -243,3 +245,77 @@ def test_what_is_right_remains(strides, sizes, kept):
     nodes = {node.op_type: node for node in build(loaded.inputs, loaded.outputs).graph.node}
     assert any(a.name == "auto_pad" for a in nodes["MaxPool"].attribute) == kept
     assert ("Pad" in nodes) == (strides == [4])
+
+
+# -- windows of pools that ceil_mode adds
+
+
+class Rounded:
+    """A pool with ceil_mode and random windows, and what it computes by its definition."""
+
+    def __init__(self, seed):
+        rng = np.random.default_rng(seed)
+        self.kind, n = ("AveragePool", "MaxPool", "LpPool")[seed % 3], rng.integers(3, 8, 2)
+        k, s, d = rng.integers(1, 4, 2), rng.integers(1, 5, 2), rng.integers(1, 3, 2)
+        extents = (k - 1) * d + 1
+        before, after = rng.integers(0, k), np.maximum(rng.integers(0, k), extents - n)
+        self.counts = bool(rng.integers(0, 2)) and self.kind == "AveragePool"
+        self.symbolic = bool(rng.integers(0, 2))
+        self.settings = {"kernel_shape": k.tolist(), "strides": s.tolist(), "dilations": d.tolist(),
+                         "pads": [*before.tolist(), *after.tolist()], "ceil_mode": 1,
+                         **({"count_include_pad": int(self.counts)} if self.kind == "AveragePool" else {})}
+        self.x = rng.permutation(2 * n.prod()).reshape(2, 1, *n).astype(np.float32) / n.prod() + 0.5
+        #: Along each axis, the places of each window in x, and how many places it has in x and its padding.
+        self.windows = []
+        for size, e, step, gap, b, a in zip(n, extents, s, d, before, after, strict=True):
+            starts = [i for i in range(-b, size, step) if i < size and i - step + e < size + a]
+            self.windows.append([([j for j in range(i, i + e, gap) if 0 <= j < size],
+                                  sum(j < size + a for j in range(i, i + e, gap))) for i in starts])
+
+    def proto(self):
+        sizes = ["H", "W"] if self.symbolic else list(self.x.shape[2:])
+        nodes = [helper.make_node("Mul", ["x", "w"], ["h"]), helper.make_node(self.kind, ["h"], ["y"], **self.settings)]
+        graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, *sizes])],
+                                  [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+                                  [numpy_helper.from_array(np.ones(1, np.float32), "w")])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+    def __call__(self, x):
+        rows = []
+        for i, above in self.windows[0]:
+            for j, across in self.windows[1]:
+                seen = x[:, :, i][:, :, :, j].flatten(2)
+                total = above * across if self.counts else seen.shape[2]
+                rows.append({"MaxPool": seen.amax(2), "AveragePool": seen.sum(2) / total,
+                             "LpPool": seen.square().sum(2).sqrt()}[self.kind])
+        return torch.stack(rows, 2).reshape(2, 1, *map(len, self.windows))
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 300), marks=pytest.mark.slow)])
+def test_windows_that_rounding_up_adds(seeds, record_property):
+    """By definition, a window begins in the input or in the padding before it; onnxruntime and onnx differ in that."""
+    behind = 0
+    for seed in seeds:
+        case = Rounded(seed)
+        if any(not places for axis in case.windows for places, _ in axis):
+            continue  # A window of padding alone has no largest element and no mean.
+        x = torch.from_numpy(case.x).double().requires_grad_()
+        y = case(x)
+        layer = OrtGradientForwardBackward(case.proto(), ["w"], engine="step")
+        (output,), state = layer.forward({"x": case.x})
+        np.testing.assert_allclose(output, y.detach().numpy(), rtol=1e-5, err_msg=f"{seed}")
+        dy = np.random.default_rng(seed).normal(size=output.shape).astype(np.float32)
+        _, dx = layer.backward([dy], state)
+        expected = torch.autograd.grad(y, x, torch.from_numpy(dy).double())[0].numpy()
+        np.testing.assert_allclose(dx["x"], expected, atol=1e-5, err_msg=f"{seed}")
+        if seed % 3 == 1:
+            optimizer = OrtGradientForwardBackwardOptimizer(case.proto(), ["w"], max_iter=1, batch_size=2)
+            optimizer.fit(case.x, output)
+        behind += has_lost_windows(case.kind, [variable("x", "float32", case.x.shape)], case.settings)
+    assert behind > len(seeds) // 6
+    record_property("pools", (len(seeds), behind))
+
+
+def test_a_window_behind_the_input_is_refused_where_it_is_written():
+    with pytest.raises(ModelError, match=r"^A MaxPool has a window that begins behind its input, .* set ceil_mode=0"):
+        op.MaxPool(variable("x", "float32", ["N", 1, 8]), kernel_shape=[1], strides=[3], ceil_mode=1)

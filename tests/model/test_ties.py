@@ -136,7 +136,7 @@ def test_a_setting_turns_it_off(caplog):
         loaded = load(proto)
     assert "2 weights that an exporter had merged were separated, 0 tied ones joined, 0 biases restored" in caplog.text
     assert loaded.ties.describe() == ["w was one with b.weight", "b was one with b.bias"]
-    with pytest.raises(SettingError, match=r"ties is 'none', where 'infer' or 'file' was expected\."):
+    with pytest.raises(SettingError, match=r"ties is 'infer' or 'file', not 'none'\."):
         load(proto, ties="none")
 
 

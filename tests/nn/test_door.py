@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from ortpartial import nn, op
-from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, SettingError
+from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, ModelWarning, SettingError
+from ortpartial.execution import HeldRows
+from ortpartial.learning import replace_settings
 from ortpartial.native import find_compiler
 
 RNG = np.random.default_rng(0)
@@ -107,6 +109,48 @@ def test_validation_every_other_epoch():
     assert ["validation_loss" in record for record in model.history_] == [False, True, False, True]
 
 
+def test_changes_between_epochs_keep_the_rows_that_are_trained():
+    """A step that is written anew goes on with them, and not with those that validate."""
+    def halve(model):
+        model.optimizer.rate = replace_settings(model.optimizer.rate, eta0=model.optimizer.rate.eta0 / 2)
+
+    model, expected = make("sgd"), make("sgd")
+    model.fit(X[8:], Y[8:], epochs=3, X_val=X[:8], y_val=Y[:8], callbacks=[halve])
+    expected.fit(X[8:], Y[8:], epochs=3, callbacks=[halve])
+    assert_same(model, expected)
+    gradients = model.trainer.compute_gradients(None, None, None, np.random.default_rng(0))
+    np.testing.assert_array_equal(*[each["first.weight_grad"] for each in (
+        gradients, expected.trainer.compute_gradients(None, None, None, np.random.default_rng(0)))])
+
+
+@pytest.mark.parametrize("engine", ["epoch", "step"])
+@pytest.mark.parametrize("size", [3, 8, 64])
+def test_validation_has_the_losses_of_evaluate(engine, size):
+    """It takes parts of several batches, bound once."""
+    model = make(engine=engine).fit(X, Y, epochs=2, batch_size=size, X_val=X[:30], y_val=Y[:30], metrics=["mae"])
+    expected = model.evaluate(X[:30], Y[:30], batch_size=size, metrics=["mae"])
+    assert model.history_[-1]["validation_loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert model.history_[-1]["val_mae"] == pytest.approx(expected["mae"], rel=1e-6)
+
+
+def test_validation_runs_once_and_a_step_of_ones_own_by_batches(monkeypatch):
+    counts = []
+    run = HeldRows.run
+    monkeypatch.setattr(HeldRows, "run", lambda self, *others: counts.append(len(self.rows["x"])) or run(self, *others))
+    make().fit(X, Y, epochs=2, batch_size=8, X_val=X[:20], y_val=Y[:20])
+    assert counts == [20, 20]
+
+    class Own(Net):
+        def train_one_batch(self, x, y):
+            output = self.forward(x)
+            loss = nn.Loss("square_error")(output, y)
+            self.optimizer(loss)
+            return output, loss
+
+    make(kind=Own).fit(X, Y, epochs=1, batch_size=8, X_val=X[:20], y_val=Y[:20])
+    assert counts[2:] == [8, 8, 4]
+
+
 def test_several_losses_have_names():
     model = make(kind=TwoLosses).fit(X, Y, epochs=2, X_val=X, y_val=Y)
     assert {"loss_square", "loss_absolute", "validation_loss_square"} <= model.history_[-1].keys()
@@ -184,3 +228,24 @@ def test_numbers_that_are_none_are_named():
     x[3, 1] = np.nan
     with pytest.raises(ConvergenceError, match=r"The loss is nan in epoch 1; .* The data hold NaN or infinite numbers"):
         make().fit(x, Y)
+
+
+@pytest.mark.parametrize("use_graph", [True, False])
+@pytest.mark.parametrize("call", [
+    lambda model, y: model.fit(X, y, epochs=1), lambda model, y: model.fit([(X, y)], epochs=1),
+    lambda model, y: model.train_one_batch(X, y)], ids=["fit", "batches", "train_one_batch"])
+def test_one_hot_rows_are_told_of_once(call, use_graph):
+    labels = np.eye(3, dtype=np.float32)[W]
+    model = nn.Linear(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4]), use_graph=use_graph)
+    with pytest.warns(ModelWarning, match="one-hot rows of labels, .* the square loss.* give labels, y.argmax") as told:
+        call(model, labels)
+    assert len(told) == 1
+    call(model, labels)
+    nn.Linear(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4])).fit(X, labels + 0.5, epochs=1)
+
+    class Own(nn.Linear):
+        def train_one_batch(self, x, y):
+            self.optimizer(loss := nn.Loss("square_error")(self.forward(x), y))
+            return loss
+
+    call(Own(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4]), use_graph=use_graph), labels)

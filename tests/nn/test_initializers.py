@@ -214,7 +214,7 @@ def test_settings_are_validated():
         (lambda: nn.Uniform(1, 0), "Uniform: low is 1, a number at most high, 0, was expected."),
         (lambda: nn.Normal(std=-1), "Normal: std is -1, a finite number at least 0 was expected."),
         (lambda: nn.Orthogonal(0), "Orthogonal: gain is 0, a finite number more than 0 was expected."),
-        (lambda: nn.HeNormal(mode="in"), "HeNormal: mode is 'in', one of fan_in, fan_out, fan_avg was expected."),
+        (lambda: nn.HeNormal(mode="in"), "HeNormal: mode is 'fan_in', 'fan_out' or 'fan_avg', not 'in'."),
         (lambda: nn.HeNormal()((3,)), "HeNormal initializes weights of the shape [out, in, ...], and the parameter has "
                                       "[3]; give it another initializer, such as Zeros()."),
         (lambda: nn.Orthogonal()(()), "Orthogonal initializes weights of the shape [out, in, ...], and the parameter "

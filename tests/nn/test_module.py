@@ -349,7 +349,7 @@ def test_misuse():
         model(nn.placeholder(["N", 3]))
     with pytest.raises(ModelError, match="has no optimizer; call set_optimizer"):
         model.compile(X).train_one_batch(X, Y)
-    with pytest.raises(TypeError, match=r"has no setting 'lr'; .* is given to it, as in rate=LearningRateAdam\(0.01\)"):
+    with pytest.raises(TypeError, match=r"takes no 'lr'; .*, as in set_optimizer\(LearningRateAdam\(0.01\)\)"):
         model.set_optimizer("adam", lr=0.1)
     with pytest.raises(ModelError, match="An optimizer is called with a loss in train_one_batch"):
         nn.Optimizer(0.1)(nn.placeholder([]))
@@ -379,3 +379,14 @@ def test_a_parameter_that_is_no_attribute():
 
     with pytest.raises(SettingError, match="is no attribute of Net"):
         Net().compile(X)
+
+
+def test_card():
+    model = nn.Linear(3, 1)
+    assert "call compile with a placeholder" in model._repr_html_()
+    model.set_optimizer("sgd").compile(nn.placeholder(["N", 3]))
+    data = np.ones((4, 3), np.float32)
+    card = model.fit(data, data[:, :1], epochs=2)._repr_html_()
+    for text in ("<th>parameters</th><td>4</td>", "x float32[Nx3]", "LearningRateSGD", "<th>epochs</th><td>2</td>",
+                 "<polyline", "<summary>layers</summary>"):
+        assert text in card

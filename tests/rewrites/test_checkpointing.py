@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from models import data, mlp
+from numbered_cases import check_case
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.autodiff.grad import grad
@@ -51,6 +52,13 @@ def gradients(make, gradient):
     feeds = {"x": np.random.default_rng(1).normal(size=x.shape).astype(np.float32)}
     session = Session(graph, options=session_options(1, low_memory=True))
     return graph, session.run({**feeds, **{w.hint: w.array for w in weights}})
+
+
+NUMBERED = {"recompute_values 1": lambda: gradients(deep(), checkpoint_gradient(recompute_cheap))}
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    check_case(case, NUMBERED[case])
 
 
 @pytest.mark.parametrize("make", [deep, convolutions])

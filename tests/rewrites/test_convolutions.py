@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numbered_cases import check_case
 from table import rows
 
 from ortpartial.autodiff.grad import grad
@@ -107,6 +108,15 @@ OTHERS = rows(
     ("strides of a gradient", op.ConvTranspose(X, W, strides=[2, 2])),
     ("pads beyond the kernel", op.ConvTranspose(X, W, pads=[3, 3, 3, 3])),
 )
+
+
+NUMBERED = {"write_convolutions 1": op.Conv(X, W), "write_convolutions 2": op.ConvTranspose(X, W)}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    model = build([X, W], {"y": NUMBERED[case]})
+    assert check_case(case, lambda: write_convolutions(model, 16)) is not model
 
 
 @pytest.mark.usual_limits

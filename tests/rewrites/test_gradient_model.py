@@ -199,9 +199,9 @@ def test_names_taken():
 
 
 def test_settings():
-    with pytest.raises(SettingError, match="cotangents is 'zeros', where 'input' or 'ones' was expected"):
+    with pytest.raises(SettingError, match="cotangents is 'input' or 'ones', not 'zeros'"):
         gradient_model(linear(), cotangents="zeros")
-    with pytest.raises(SettingError, match="suffix is empty"):
+    with pytest.raises(SettingError, match="suffix is '', and a gradient needs a name"):
         gradient_model(linear(), suffix="")
 
 

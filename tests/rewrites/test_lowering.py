@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from numbered_cases import check_case
 from onnx import TensorProto, helper, parser
 from table import rows
 from tiny_decoders import make_decoder, past_of
@@ -20,7 +21,7 @@ from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, make_node, op, variable
 from ortpartial.graph.schemas import schema_of
 from ortpartial.rewrites.float64 import LOWERINGS
-from ortpartial.rewrites.lowering import downgrade_opset, lower, lower_quantized, make_portable
+from ortpartial.rewrites.lowering import clear_padding, downgrade_opset, lower, lower_quantized, make_portable
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -239,6 +240,67 @@ def test_error_of_an_operator_without_lowering_in_a_body():
         Session(model(lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Atan(x), lambda: x)))
 
 
+def fast_gelu():
+    """An operator of onnxruntime in float64."""
+    x = constant(X[0], hint="x")
+    return build([x], {"y": make_node(schema_of("FastGelu", "com.microsoft", 1), [x], {}).outputs[0]})
+
+
+def batch_first():
+    """A recurrence of layout 1."""
+    w, r = (constant(np.ones((1, 5, n), np.float32)) for n in (3, 5))
+    x = variable("x", "float32", [2, 4, 3])
+    return build([x], {"y": op.RNN(x, w, r, hidden_size=5, layout=1, n_outputs=2)[0]})
+
+
+def same_pads():
+    """A convolution with pads that a runtime works out."""
+    x, w = variable("x", "float32", [1, 1, 6, 6]), np.ones((1, 1, 3, 3), np.float32)
+    return build([x], {"y": op.Conv(x, w, auto_pad="SAME_UPPER", dilations=[2, 2])})
+
+
+def new_cast():
+    """A Cast of opset 24."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], "cast", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
+
+
+def product_of_bytes():
+    """A product of quantized matrices."""
+    a, zero = variable("a", "int8", [2, 2]), constant(0, np.int8)
+    return build([a], {"y": op.QLinearMatMul(a, 0.5, zero, a, 0.5, zero, 0.5, zero)})
+
+
+def pooled_bytes():
+    """A dequantization that a pool and a Slice read."""
+    x, zero = variable("x", "float32", [1, 1, 4, 4]), constant(np.int8(3), hint="zero")
+
+    def round_to_int8(v):
+        return op.DequantizeLinear(op.QuantizeLinear(v, 0.05, zero), 0.05, zero)
+
+    h = round_to_int8(op.Relu(round_to_int8(x)))
+    return build([x], {"y": round_to_int8(op.MaxPool(h, kernel_shape=[2, 2])), "first": op.Slice(h, [0], [2], [2])})
+
+
+NUMBERED = {
+    "lower 1": lambda: lower(model(op.Elu)),
+    "lower 2": lambda: lower(model(op.Elu, "float32"), ["Elu"]),
+    "lower 3": lambda: lower(batch_first()),
+    "lower 4": lambda: lower(fast_gelu()),
+    "lower 5": lambda: lower(same_pads()),
+    "downgrade_opset 1": lambda: downgrade_opset(new_cast(), 21),
+    "downgrade_opset 2": lambda: downgrade_opset(model(op.Swish, "float32"), 21),
+    "lower_quantized 1": lambda: lower_quantized(product_of_bytes()),
+    "clear_padding 1": lambda: clear_padding(make_decoder()),
+    "make_portable 1": lambda: make_portable(pooled_bytes()),
+}
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    check_case(case, NUMBERED[case])
+
+
 def test_portable():
     """Plain onnxruntime runs what is portable, and what cannot be is refused by name."""
     proto = model(lambda x: op.Elu(op.Cos(x)) + op.ReduceL2(x))
@@ -255,24 +317,14 @@ def test_portable():
 
 def test_compositions_of_onnxruntime():
     """What com.microsoft computes in float32 alone becomes what it is composed of."""
-    x = constant(X[0], hint="x")
-    proto = build([x], {"y": make_node(schema_of("FastGelu", "com.microsoft", 1), [x], {}).outputs[0]})
-    session = onnxruntime.InferenceSession(make_portable(proto).SerializeToString())
+    session = onnxruntime.InferenceSession(make_portable(fast_gelu()).SerializeToString())
     expected = F.gelu(torch.tensor(X[0]), approximate="tanh")
     np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12)
 
 
 def test_dequantized_elements_are_kept():
     """onnxruntime 1.32.0 would quantize the slices, and fail on the attribute of the nodes that it writes."""
-    x = variable("x", "float32", [1, 1, 4, 4])
-    zero = constant(np.int8(3), hint="zero")
-
-    def round_to_int8(v):
-        return op.DequantizeLinear(op.QuantizeLinear(v, 0.05, zero), 0.05, zero)
-
-    h = round_to_int8(op.Relu(round_to_int8(x)))
-    y = round_to_int8(op.MaxPool(h, kernel_shape=[2, 2]))
-    proto = make_portable(build([x], {"y": y, "first": op.Slice(h, [0], [2], [2])}))
+    proto = make_portable(pooled_bytes())
     assert [n.op_type for n in proto.graph.node].count("Max") == 1
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     a = np.random.default_rng(0).normal(size=(1, 1, 4, 4)).astype(np.float32)

@@ -8,6 +8,7 @@ import onnx
 import pytest
 import torch
 from models import assert_close, data, images, linear, mlp, net, parameter, torch_linear, weights_of
+from numbered_cases import check_case
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -18,7 +19,7 @@ from ortpartial.graph.control_flow import cond
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
 from ortpartial.model.load import load
-from ortpartial.rewrites.mixed_precision import LossScale, to_dtype
+from ortpartial.rewrites.mixed_precision import LossScale, lower_products, to_dtype
 
 ENGINES = ["step", "epoch"]
 X, Y, _ = data(53)
@@ -69,6 +70,29 @@ def test_only_products_are_low():
     assert {"MatMul", "Relu", "Gemm"} <= {n.op_type for n in low}
     assert not {"Softmax", "Div", "ReduceMean"} & {n.op_type for n in low}
     assert next(n for n in graph.graph.node if n.op_type == "Add") not in low
+
+
+def lower_some():
+    """A product, a Relu that follows it, and a softmax."""
+    x, w = variable("x", "float32", ["N", 4]), variable("w", "float32", [4, 4])
+    return lower_products([op.Softmax(op.Relu(x @ w))], np.dtype(np.float16), [w])
+
+
+def widen_some():
+    """A constant, the scales of Resize, and a dequantization, of which the last two are of float32 alone."""
+    x, q = variable("x", "float32", ["N", 1, 3]), variable("q", "int8", ["N", 1, 6])
+    y = op.Resize(x * 0.5, None, np.float32([1, 1, 2]), mode="nearest")
+    return to_dtype(load(build([x, q], {"y": y + op.DequantizeLinear(q, np.float32(0.1))})), np.float64)
+
+
+NUMBERED = {
+    **dict.fromkeys(["lower_products 1", "lower_products 2", "lower_products 3"], lower_some),
+    **dict.fromkeys(["to_dtype 1", "to_dtype 2", "to_dtype 3"], widen_some),
+}
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    check_case(case, NUMBERED[case])
 
 
 def test_grad_scaler_of_torch():

@@ -5,10 +5,12 @@ import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from numbered_cases import check_case
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
+from ortpartial.graph import find_inputs
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.losses import resolve_loss
@@ -100,6 +102,46 @@ def run(outputs, arrays):
     model = build(list(arrays), {f"y{i}": y for i, y in enumerate(apply_peepholes(outputs))})
     actual = Session(model).run({v.hint: a for v, a in arrays.items()})
     return list(actual.values()), [n.op_type for n in model.graph.node]
+
+
+def scattered(v, x):
+    """The gradient of a cross-entropy by its logits, but for its softmax."""
+    zeros = constant(np.zeros((4, 3), np.float32))
+    return v * x + op.ScatterElements(zeros, np.array([[0], [2], [1], [1]]), -x, axis=1)
+
+
+LEAVES = A, OTHER, B, ROW, COLUMN, BATCH, KERNEL, IMAGES, BLOCKS = [
+    variable(f"v{i}", "float32", s) for i, s in enumerate((
+        (4, 3), (4, 3), (3, 2), (3,), (4, 1), (2, 4, 3), (5, 3, 3, 3), (4, 3, 4, 4), (8, 32, 4, 16)))]
+NUMBERED = {
+    "apply_peepholes 1": lambda: scattered(A, COLUMN),
+    "apply_peepholes 2": lambda: 0.5 * A - 0.5 * OTHER,
+    "apply_peepholes 3": lambda: BATCH @ B + np.float32([1, 2]),
+    "apply_peepholes 4": lambda: A - op.Expand(ROW, [4, 3]),
+    "apply_peepholes 5": lambda: grad(op.Relu(A), [A], [OTHER])[0],
+    "apply_peepholes 6": lambda: op.Conv(IMAGES, KERNEL),
+    "apply_peepholes 7": lambda: A * np.float32(0.1) / np.float32(0.1) + OTHER,
+    "apply_peepholes 8": lambda: op.Exp(A - op.ReduceLogSumExp(A, [-1])),
+    "apply_peepholes 9": lambda: op.Gelu(A) + grad(op.Gelu(A), [A], [OTHER])[0],
+    "apply_peepholes 10": lambda: op.Gemm(A * COLUMN, B),
+    "apply_peepholes 11": lambda: op.Gemm(0.5 * A, B),
+    "apply_peepholes 12": lambda: op.Gemm(A, op.Unsqueeze(ROW, [0]), np.float32([1]), transB=1),
+    "apply_peepholes 13": lambda: op.ReduceMean(A**2, keepdims=0),
+    "apply_peepholes 14": lambda: op.ReduceMean(A * ROW, [-1]),
+    "apply_peepholes 15": lambda: op.ReduceSum(-A, [0], keepdims=0),
+    "apply_peepholes 16": lambda: op.Transpose(BLOCKS, perm=[0, 2, 1, 3]),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case, limit):
+    limit(row_factor_elements=0, column_rows=0)
+    y = NUMBERED[case]()
+    inputs = find_inputs([y], {v.hint: v for v in LEAVES})
+    fast = check_case(case, lambda: apply_peepholes([y])[0])
+    arrays = {n: real(*v.shape, seed=i) for i, (n, v) in enumerate(inputs.items())}
+    actual, right = (Session(build(inputs, {"y": v})).run(arrays)["y"] for v in (fast, y))
+    np.testing.assert_allclose(actual, right, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_expanded_is_broadcast():

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from numbered_cases import check_case
 from paths import environment
 
 from ortpartial import ElasticLearningPenalty, NextTokenLearningLoss, TrainingKit, TrainingSession
@@ -135,6 +136,15 @@ def test_kits_and_stored_trainings(chunks, tmp_path):
     for n, w in expected.items():
         np.testing.assert_allclose(kit.state[n], w, atol=1e-6)
         np.testing.assert_allclose(session.get(n), w, atol=1e-6)
+
+
+NUMBERED = {"find_row_head 1": lambda: find_row_head(variable("h", "float32", [2, 3, 4]) @ weight("H", 4, 9), [], {})}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case, chunks):
+    chunks(2)
+    assert check_case(case, NUMBERED[case]).chunk == 2
 
 
 def test_one_chunk_where_the_logits_are_small_or_the_head_is_trained(chunks):

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from numbered_cases import check_case
 
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
@@ -100,6 +101,26 @@ def test_simplified(name):
         a = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
         before, after = (Session(build(m.inputs, m.outputs)).run({"x": a})["y"] for m in (model, actual))
         np.testing.assert_array_equal(before, after)
+
+
+NUMBERED = {
+    "simplify 1": "some sizes",
+    "simplify 2": "a slice of nothing",
+    "simplify 3": "heads",
+    "simplify 4": "packed",
+    "simplify 5": "a Relu under a pool",
+    "simplify 6": "idle Dropout",
+    "simplify 7": "some sizes",
+    "simplify 8": "sizes",
+}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    make, shape, _ = CASES[NUMBERED[case]]
+    x = x_of(*shape)
+    model = load(build([x], {"y": make(x)}))
+    check_case(case, lambda: simplify(model))
 
 
 def test_dropout_is_kept_on_request():

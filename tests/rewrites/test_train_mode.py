@@ -1,6 +1,8 @@
 """Training mode and inference mode of Dropout and BatchNormalization."""
 
 import numpy as np
+import pytest
+from numbered_cases import check_case
 from onnx import parser
 
 from ortpartial.graph.build import build
@@ -48,6 +50,26 @@ def test_training_mode():
     assert find_statistics(model) == ["mean", "var"]
 
 
+def in_training_mode():
+    """A model that was exported in training mode."""
+    x, ratio, on = x_of("N", 2, 3), constant(np.float32(0.5).reshape(())), constant(np.array(True))
+    parameters = [constant(real(2, seed=i) ** 2, hint=n) for i, n in enumerate(["scale", "b", "mean", "var"])]
+    y, *_ = op.BatchNormalization(x, *parameters, training_mode=1, n_outputs=3)
+    return build([x], {"y": op.Dropout(y, ratio, on)}), parameters
+
+
+NUMBERED = {
+    "to_training_mode 1": lambda: to_training_mode(load(normalized())),
+    "to_training_mode 2": lambda: to_training_mode(load(normalized())),
+    "to_inference_mode 1": lambda: to_inference_mode(in_training_mode()[0]),
+    "to_inference_mode 2": lambda: to_inference_mode(in_training_mode()[0]),
+}
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    check_case(case, NUMBERED[case])
+
+
 def test_mask_names_are_unique():
     x = x_of("N")
     model = load(build([x], {"y": op.Dropout(x * constant(real(1), hint="mask_0"))}))
@@ -55,10 +77,7 @@ def test_mask_names_are_unique():
 
 
 def test_inference_mode():
-    x, ratio, on = x_of("N", 2, 3), constant(np.float32(0.5).reshape(())), constant(np.array(True))
-    parameters = [constant(real(2, seed=i) ** 2, hint=n) for i, n in enumerate(["scale", "b", "mean", "var"])]
-    y, *_ = op.BatchNormalization(x, *parameters, training_mode=1, n_outputs=3)
-    model = build([x], {"y": op.Dropout(y, ratio, on)})
+    model, parameters = in_training_mode()
     rewritten = to_inference_mode(model)
     a = real(4, 2, 3)
     scale, b, mean, var = (v.array[:, None] for v in parameters)

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from numbered_cases import check_case
 
 from ortpartial.autodiff.grad import grad
 from ortpartial.graph import constant, op, topological, variable
 from ortpartial.graph.build import build
+from ortpartial.rewrites.protocol import select_rewrites
 from ortpartial.rewrites.transposes import cancel_transposes
 from ortpartial.runtime.session import Session
 
@@ -65,6 +67,30 @@ CASES["a number for a bias"] = (
                      *PERM), 2, 0)
 LEFT = {"a bias along an axis that lies elsewhere", "a bias of rows", "other axes reduced", "a softmax over rows",
         "axes cut across", "a product of matrices that move", "a product with transA"}
+
+
+NUMBERED = {
+    "cancel_transposes 1": "two in one",
+    "cancel_transposes 2": "axes of one",
+    "cancel_transposes 3": "parts",
+    "cancel_transposes 4": "norm and activation",
+    "cancel_transposes 5": "a bias first",
+    "cancel_transposes 6": "a product",
+}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_numbered_case(case):
+    y = CASES[NUMBERED[case]][0](variable("x", "float32", [2, 3, 6]))
+    check_case(case, lambda: cancel_transposes({"y": y}))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_stays_is_not_reported(name):
+    y = CASES[name][0](variable("x", "float32", [2, 3, 6]))
+    with select_rewrites() as reports:
+        stays = cancel_transposes({"y": y})["y"] is y
+    assert stays == (not reports)
 
 
 @pytest.mark.parametrize("name", CASES)

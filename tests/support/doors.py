@@ -1,4 +1,4 @@
-"""The doors by which a model comes in: what each does with a model first."""
+"""The doors by which a model, or code that writes one, comes in: what each does with it first."""
 
 import io
 import os
@@ -10,6 +10,7 @@ import onnx
 import torch
 from models import data, linear
 from training_artifacts import STORED
+from written import WRITTEN, is_writable
 
 from ortpartial import (
     OnnxLayer,
@@ -128,7 +129,13 @@ DOORS = {
     "gradient": command("gradient", "model.onnx", "-o", "gradient.onnx"),
     "bench": command("bench", "model.onnx", "--engine", "step", "--seconds", "0.01"),
     "export": command("export", "model.onnx", "-o", "training.onnx"),
+    **WRITTEN,
 }
+
+
+def list_doors(model):
+    """The doors that a model has: code has the operators of one opset."""
+    return [door for door in DOORS if door not in WRITTEN or is_writable(model)]
 
 
 def enter(name, model, feeds):

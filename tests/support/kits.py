@@ -3,9 +3,11 @@
 import io
 import warnings
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from models import linear, mlp
@@ -13,9 +15,17 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.onnx import TrainingMode
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, run_kit
+from ortpartial import (
+    OrtGradientForwardBackwardOptimizer,
+    TrainingKit,
+    build,
+    constant,
+    op,
+    run_kit,
+    variable,
+)
 from ortpartial.learning import CosineSchedule, LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
-from ortpartial.model import write_tensors
+from ortpartial.model import read_tensors, write_tensors
 
 RATES = {
     "sgd": LearningRateSGD(0.05),
@@ -82,6 +92,17 @@ def write_kit_and_data(folder, model: str, rate: str, **settings) -> TrainingKit
     return TrainingKit(folder)
 
 
+def write_kit_of_two_inputs(folder, rng) -> Path:
+    """A kit with its data, whose model reads an input that its step does not, and has an output that is not trained."""
+    x, z = variable("x", "float32", ["N", 3]), variable("z", "float64", ["N", 2])
+    w = constant(rng.normal(size=(3, 2)).astype(np.float32), hint="w")
+    proto = build({"x": x, "z": z}, {"y": x @ w, "both": op.Concat(op.CastLike(x @ w, z), z, axis=1)})
+    OrtGradientForwardBackwardOptimizer(proto, learning_loss={"y": "square_error"}).export_step(folder, targets=())
+    data = {"x": rng.normal(size=(7, 3)).astype(np.float32), "z": rng.normal(size=(7, 2))}
+    write_tensors({**data, "y_target": data["x"][:, :2]}, folder / "data.safetensors")
+    return folder
+
+
 def assert_state_close(kit: TrainingKit, expected, tolerance: float) -> None:
     """Compare each tensor with max|w - w'| <= tolerance * max|w'|."""
     for name, a in expected.items():
@@ -96,3 +117,17 @@ def assert_trained_as_in_python(kit: TrainingKit, folder, printed: str, rtol: fl
     lines = [line.split(": loss ") for line in printed.splitlines()]
     assert [step for step, _ in lines] == [f"step {k}" for k in range(10, 101, 10)]
     np.testing.assert_allclose([float(loss) for _, loss in lines], losses[9::10], rtol=rtol)
+
+
+def assert_predicts_as_in_python(folder, predictions, model, rtol: float = 1e-5) -> None:
+    """Compare the outputs that a program wrote for the data of a kit, and the model that it saved, with Python's."""
+    kit, data = TrainingKit(folder), read_tensors(folder / "data.safetensors")[0]
+    expected, (found, _) = kit.predict(data), read_tensors(predictions)
+    assert found.keys() == expected.keys()
+    saved = onnxruntime.InferenceSession(model)
+    alone = saved.run(list(expected), {i.name: data[i.name] for i in saved.get_inputs()})
+    for (name, a), other in zip(expected.items(), alone, strict=True):
+        assert (found[name].dtype, found[name].shape) == (a.dtype, a.shape)
+        for b in (found[name], other):
+            np.testing.assert_allclose(b, a, rtol=rtol, atol=rtol * np.abs(a).max())
+    assert onnx.load(model) == kit.model()

@@ -3,8 +3,8 @@
 As a program, `python sandbox.py first last engine...` prints a line of JSON for every mutant from `first` to `last` and
 every engine; `python sandbox.py --models file engine...` does the same for the models pickled in a file, and `python
 sandbox.py --values names engine...` for the values of those rows of `run_time_values` whose names, divided by commas,
-are given, and `python sandbox.py --doors file doors` for the pickled models and the doors of `doors.py`, divided by
-commas.
+are given, and `python sandbox.py --doors file` for the pickled models and the doors of `doors.py` that are pickled
+beside each, by default all of them.
 """
 
 import json
@@ -194,13 +194,13 @@ def main(arguments):
         print_values(names.split(",") if names else (), [e for e in engines if e != "agent" or has_training()])
         return
     if arguments[0] == "--doors":
-        from doors import DOORS, enter
+        from doors import enter, list_doors
 
-        for name, model, feeds, _ in cases(["--models", arguments[1]]):
-            for door in arguments[2].split(",") if arguments[2] else DOORS:
+        for name, model, feeds, doors in cases(["--models", arguments[1]]):
+            for door in doors or list_doors(model):
                 run = partial(outcome, run=enter)
                 # All of its work is in a child, as loading may end the process; a few doors share one.
-                kind, text = run(door, model, feeds) if arguments[2] else in_child(door, model, feeds, run=run)
+                kind, text = run(door, model, feeds) if doors else in_child(door, model, feeds, run=run)
                 print(json.dumps([name, door, kind, text]), flush=True)
         return
     for name, model, feeds, targets in cases(arguments):

@@ -357,8 +357,8 @@ def test_a_weight_that_a_body_hands_out_is_refused():
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"style": "onnx"}, "style is 'onnx'; expected 'standard' or 'lowered'"),
-    ({"init": "zeros"}, "init is 'zeros'; expected 'random' or 'model'"),
+    ({"style": "onnx"}, "style is 'standard' or 'lowered', not 'onnx'"),
+    ({"init": "zeros"}, "init is 'random' or 'model', not 'zeros'"),
 ], ids=["style", "init"])
 def test_settings_are_checked(settings, message):
     with pytest.raises(SettingError, match=message):

@@ -1,7 +1,6 @@
 // A training kit: its manifest, and its state, which a training replaces.
 #pragma once
 #include "safetensors.h"
-#include <unistd.h>
 #include <zlib.h>
 
 static int is_file(const cJSON *step) { return *text(step, "file") && !strpbrk(text(step, "file"), "/\\"); }
@@ -35,7 +34,7 @@ static File read_manifest(void) {
 }
 
 // The file of the step for batches of so many rows.
-static const char *find_step(const cJSON *kit, double rows) {
+static inline const char *find_step(const cJSON *kit, double rows) {
     const cJSON *steps = get(kit, "steps"), *step;
     cJSON_ArrayForEach(step, steps)
         if (cJSON_IsNull(get(step, "batch_size")) || number(step, "batch_size") == rows) return text(step, "file");
@@ -82,16 +81,10 @@ static void find_state(const File *state, const cJSON *described, Tensor *tensor
     }
 }
 
-// Writes a state whose numbers have changed: a whole file under another name, which then replaces the former one.
-static void save_state(const File *state, uint64_t steps) {
+// Writes a state whose numbers have changed.
+static inline void save_state(const File *state, uint64_t steps) {
     char *digits = find_digits(state, "\"steps\":\"");
     digits[sprintf(digits, "%012" PRIu64, steps)] = '"';
     sign(state);
-    char temporary[64];
-    sprintf(temporary, "%s.%d.tmp", state->name, (int)getpid());
-    FILE *stream = fopen(temporary, "wb");
-    if (stream && fwrite(state->bytes, 1, state->size, stream) == state->size && !fclose(stream) &&
-        !rename(temporary, state->name)) return;
-    remove(temporary);
-    FAIL("%s cannot be written.", state->name);
+    replace_file(state->name, state->bytes, state->size);
 }

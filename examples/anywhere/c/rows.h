@@ -29,11 +29,12 @@ static void check_range(const Tensor *tensor, const cJSON *input) {
          text(input, "name"), least, greatest, low, high, unless);
 }
 
-// Finds an input in the data, and checks that its dtype, shape and values are those of the manifest.
+// Finds an input in the data, and checks that its dtype, shape and values are those of the manifest, if it is there.
 static Tensor find_input(const File *data, const cJSON *input) {
     const char *name = text(input, "name"), *dtype = text(input, "dtype");
     if (!get(data->json, name)) FAIL("The data lack the input '%s'.", name);
     Tensor tensor = find_tensor(data, name);
+    if (!*dtype) return tensor;
     const char *stored = dtypes[tensor.type].name;
     if (strcmp(stored, dtype)) FAIL("Input '%s' is %s, where %s is expected.", name, stored, dtype);
     cJSON *shape = get(get(data->json, name), "shape"), *expected = get(input, "shape");
@@ -62,7 +63,7 @@ static uint32_t find_inputs(const File *data, const cJSON *inputs, Tensor *tenso
 }
 
 // Draws the order of the rows of an epoch, which is the same in every language.
-static void shuffle(uint32_t *rows, uint32_t count, uint32_t s) {
+static inline void shuffle(uint32_t *rows, uint32_t count, uint32_t s) {
     for (uint32_t i = 0; i < count; i++) rows[i] = i;
     for (uint32_t i = count - 1; i > 0; i--) {
         uint32_t z = s += 0x9E3779B9;
@@ -74,14 +75,14 @@ static void shuffle(uint32_t *rows, uint32_t count, uint32_t s) {
     }
 }
 
-static Tensor make_batch(Tensor tensor, uint32_t rows) {  // of the shape of a tensor, but for the number of rows
+static inline Tensor make_batch(Tensor tensor, uint32_t rows) {  // of the shape of a tensor, but for the number of rows
     tensor.size = tensor.size / tensor.shape[0] * rows;
     tensor.shape[0] = rows;
     tensor.data = malloc(tensor.size);
     return tensor;
 }
 
-static void take_rows(const Tensor *batch, const Tensor *tensor, const uint32_t *rows) {
+static inline void take_rows(const Tensor *batch, const Tensor *tensor, const uint32_t *rows) {
     size_t size = batch->size / batch->shape[0];
     for (int64_t i = 0; i < batch->shape[0]; i++) memcpy(batch->data + i * size, tensor->data + rows[i] * size, size);
 }

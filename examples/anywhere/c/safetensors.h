@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(EXIT_FAILURE))
 
@@ -29,18 +30,24 @@ static const char *text(const cJSON *object, const char *key) {
 
 static void refuse(const File *file) { FAIL("%s %s", file->name, file->flaw); }
 
-// Reads a file of JSON, or one of safetensors: the length of its JSON in 8 bytes (the prefix), its JSON, its numbers.
-static File read_file(const char *path, const char *flaw, size_t prefix) {
+static File read_bytes(const char *path, const char *flaw) {
     const char *slash = strrchr(path, '/');
     File file = {.name = slash ? slash + 1 : path, .flaw = flaw};
     FILE *stream = fopen(path, "rb");
     if (!stream) FAIL("%s cannot be read.", path);
     if (fseek(stream, 0, SEEK_END)) refuse(&file);
-    uint64_t length = file.size = ftell(stream);
+    file.size = ftell(stream);
     rewind(stream);
     file.bytes = calloc(file.size + 9, 1);  // with zeros at the end: even an empty file has a prefix, and any text ends
     if (!file.bytes || fread(file.bytes, 1, file.size, stream) != file.size) refuse(&file);
     fclose(stream);
+    return file;
+}
+
+// Reads a file of JSON, or one of safetensors: the length of its JSON in 8 bytes (the prefix), its JSON, its numbers.
+static File read_file(const char *path, const char *flaw, size_t prefix) {
+    File file = read_bytes(path, flaw);
+    uint64_t length = file.size;
     memcpy(&length, file.bytes, prefix);
     if (file.size < prefix || length > file.size - prefix) refuse(&file);
     file.data = file.bytes + prefix + length;
@@ -72,4 +79,14 @@ static Tensor find_tensor(const File *file, const char *name) {
     tensor.data = file->data + (size_t)begin;
     tensor.size = (size_t)size;
     return tensor;
+}
+
+// Writes a whole file under another name, which then replaces the former one.
+static void replace_file(const char *path, const char *bytes, size_t size) {
+    char temporary[strlen(path) + 32];
+    sprintf(temporary, "%s.%d.tmp", path, (int)getpid());
+    FILE *stream = fopen(temporary, "wb");
+    if (stream && fwrite(bytes, 1, size, stream) == size && !fclose(stream) && !rename(temporary, path)) return;
+    remove(temporary);
+    FAIL("%s cannot be written.", path);
 }

@@ -19,7 +19,8 @@ static Bindings make_bindings(size_t count) {
     return (Bindings){count, calloc(count, sizeof(char *)), calloc(count, sizeof(OrtValue *))};
 }
 
-static Session open_session(const char *file) {
+// Opens a graph: its file, or the bytes of one.
+static Session open_session(const char *file, const File *bytes) {
     Session s;
     size_t inputs, outputs;
     OrtSessionOptions *options;
@@ -28,7 +29,8 @@ static Session open_session(const char *file) {
     if (!ort) FAIL("onnxruntime is older than its header.");
     check(ort->CreateEnv(ORT_LOGGING_LEVEL_FATAL, "train", &s.env));
     check(ort->CreateSessionOptions(&options));
-    check(ort->CreateSession(s.env, file, options, &s.session));
+    check(bytes ? ort->CreateSessionFromArray(s.env, bytes->bytes, bytes->size, options, &s.session) :
+                  ort->CreateSession(s.env, file, options, &s.session));
     ort->ReleaseSessionOptions(options);
     check(ort->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &s.memory));
     check(ort->GetAllocatorWithDefaultOptions(&allocator));

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     size_t n_tensors = cJSON_GetArraySize(described);
     Tensor sources[n_inputs], batch[n_inputs], tensors[n_tensors];
     find_state(&state, described, tensors);
-    Session session = open_session(find_step(kit.json, size));
+    Session session = open_session(find_step(kit.json, size), NULL);
     int fits = session.inputs.count == n_inputs + n_tensors && session.outputs.count == n_outputs + n_tensors;
     for (size_t i = 0; fits && i < session.inputs.count; i++) {
         const cJSON *tensor = i < n_inputs ? cJSON_GetArrayItem(inputs, i) :

@@ -1,7 +1,6 @@
 // A training kit: its manifest, and its state, which a training replaces.
 #pragma once
-#include "safetensors.hpp"
-#include <random>
+#include "files.hpp"
 #include <zlib.h>
 
 inline json read_manifest(const fs::path &folder) {
@@ -65,18 +64,11 @@ public:
         return tensors;
     }
 
-    // Writes a whole file under another name, which then replaces the former one.
     void save(uint64_t steps) {
         const std::string digits = std::to_string(steps);
         bytes.replace(find_digits("steps") + 12 - digits.size(), digits.size(), digits);
         sign();
-        const fs::path temporary = path.string() + "." + std::to_string(std::random_device()()) + ".tmp";
-        std::ofstream stream(temporary, std::ios::binary);
-        stream << bytes;
-        stream.close();
-        if (stream) return fs::rename(temporary, path);
-        fs::remove(temporary);
-        fail(path.filename().string(), " cannot be written.");
+        replace_file(path, bytes);
     }
 
 private:

@@ -40,12 +40,14 @@ inline void check_range(const Tensor &tensor, const json &input) {
              " are expected", unless, ".");
 }
 
-// An input among the data, whose dtype, shape and values are those of the manifest.
+// An input among the data, whose dtype, shape and values are those of the manifest, if it has them.
 inline Tensor find_input(TensorFile &data, const json &input) {
-    const std::string name = quote_name(input), dtype = input.at("dtype");
-    const json &expected = input.at("shape");
+    const std::string name = quote_name(input);
     if (!data.contains(input.at("name"))) fail("The data lack the input ", name, ".");
     const Tensor tensor = data.find(input.at("name"));
+    if (!input.contains("dtype")) return tensor;
+    const std::string dtype = input.at("dtype");
+    const json &expected = input.at("shape");
     if (tensor.dtype.name != dtype)
         fail("Input ", name, " is ", tensor.dtype.name, ", where ", dtype, " is expected.");
     const auto fits = [](int64_t size, const json &axis) { return axis.is_string() || axis == size; };
@@ -57,7 +59,7 @@ inline Tensor find_input(TensorFile &data, const json &input) {
 }
 
 // All inputs, which have the same number of rows, enough for a batch.
-inline std::vector<Tensor> find_inputs(TensorFile &data, const json &inputs, uint32_t size) {
+inline std::vector<Tensor> find_inputs(TensorFile &data, const json &inputs, uint32_t size = 0) {
     std::vector<Tensor> tensors;
     for (const json &input : inputs) {
         tensors.push_back(find_input(data, input));

@@ -1,16 +1,14 @@
-// A training step: a session of onnxruntime.
+// Graphs that onnxruntime runs: a training step, or a model.
 #pragma once
 #include "safetensors.hpp"
 #include <onnxruntime_cxx_api.h>
 
-// It reads a batch of the inputs, then the state; it returns outputs, the loss first, and then the next state.
+// A step reads a batch of the inputs, then the state; it returns outputs, the loss first, and then the next state.
 class Step {
 public:
-    explicit Step(const fs::path &path) : session(env, path.c_str(), Ort::SessionOptions()) {
-        for (size_t i = 0; i < session.GetInputCount(); i++)
-            input_names.push_back(names.emplace_back(session.GetInputNameAllocated(i, allocator)).get());
-        for (size_t i = 0; i < session.GetOutputCount(); i++)
-            output_names.push_back(names.emplace_back(session.GetOutputNameAllocated(i, allocator)).get());
+    explicit Step(const fs::path &path) : session(env, path.c_str(), Ort::SessionOptions()) { read_names(); }
+    explicit Step(const std::string &bytes) : session(env, bytes.data(), bytes.size(), Ort::SessionOptions()) {
+        read_names();
     }
 
     std::vector<std::string> inputs() const { return {input_names.begin(), input_names.end()}; }
@@ -35,6 +33,13 @@ public:
     }
 
 private:
+    void read_names() {
+        for (size_t i = 0; i < session.GetInputCount(); i++)
+            input_names.push_back(names.emplace_back(session.GetInputNameAllocated(i, allocator)).get());
+        for (size_t i = 0; i < session.GetOutputCount(); i++)
+            output_names.push_back(names.emplace_back(session.GetOutputNameAllocated(i, allocator)).get());
+    }
+
     Ort::Env env{ORT_LOGGING_LEVEL_FATAL};
     Ort::Session session;
     Ort::AllocatorWithDefaultOptions allocator;

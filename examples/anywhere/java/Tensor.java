@@ -40,13 +40,33 @@ record Tensor(Dtype dtype, long[] shape, ByteBuffer bytes) {
 
     /** This tensor in memory that onnxruntime reads. */
     Tensor copy() {
-        return new Tensor(dtype, shape, direct(bytes.capacity()).put(0, bytes, 0, bytes.capacity()));
+        Tensor copy = new Tensor(dtype, shape, direct(bytes.capacity()));
+        part(copy.bytes, 0, bytes.capacity()).put(part(bytes, 0, bytes.capacity()));
+        return copy;
     }
 
     /** Writes some of the rows of this tensor into another one. */
     void take(int[] order, int first, Tensor rows) {
         int size = rows.bytes.capacity() / (int) rows.shape[0];
-        for (int i = 0; i < rows.shape[0]; i++) rows.bytes.put(i * size, bytes, order[first + i] * size, size);
+        ByteBuffer batch = part(rows.bytes, 0, rows.bytes.capacity());
+        for (int i = 0; i < rows.shape[0]; i++) batch.put(part(bytes, order[first + i] * size, size));
+    }
+
+    /** Some of the bytes of a buffer; Android has the methods of Java 13 and 16 only since its versions 14 and 15. */
+    static ByteBuffer part(ByteBuffer bytes, int first, int size) {
+        ByteBuffer part = bytes.duplicate();
+        part.clear();
+        part.position(first).limit(first + size);
+        return part;
+    }
+
+    /** The numbers of an output, which outlive it. */
+    static Tensor read(String name, OnnxValue value) throws BadInput {
+        for (Dtype dtype : Dtype.values())
+            if (value instanceof OnnxTensor output && output.getInfo().type == dtype.type)
+                return new Tensor(dtype, output.getInfo().getShape(),
+                    output.getByteBuffer().order(ByteOrder.nativeOrder()));
+        throw new BadInput("The output '%s' is none that a file of safetensors holds.", name);
     }
 
     /** A tensor of onnxruntime over the same memory. */

@@ -25,7 +25,8 @@ class TensorFile {
             Tensor.Dtype dtype = Tensor.Dtype.valueOf(entry.get("dtype").asText());
             long[] shape = mapper.treeToValue(entry.get("shape"), long[].class);
             int[] range = mapper.treeToValue(entry.get("data_offsets"), int[].class);
-            ByteBuffer bytes = file.slice(start + range[0], range[1] - range[0]).order(ByteOrder.LITTLE_ENDIAN);
+            ByteBuffer bytes = Tensor.part(file, start + range[0], range[1] - range[0]).slice();
+            bytes.order(ByteOrder.LITTLE_ENDIAN);
             if (bytes.capacity() != LongStream.of(shape).reduce(dtype.type.size, Math::multiplyExact))
                 throw new IOException("The size of " + field.getKey() + " is not that of its shape.");
             tensors.put(field.getKey(), new Tensor(dtype, shape, bytes));
@@ -42,17 +43,40 @@ class TensorFile {
         return header.startsWith(checksum(), find("crc32"));
     }
 
-    /** Saves a state; the former file remains until the new one is complete. */
-    void save(Path path, long steps) throws IOException {
-        file.put(find("steps"), String.format(Locale.ROOT, "%012d", steps).getBytes());
-        file.put(find("crc32"), checksum().getBytes());
-        Path temporary = path.resolveSibling(path.getFileName() + "." + ProcessHandle.current().pid() + ".tmp");
+    /** Reads data, in a sentence where they are damaged. */
+    static Map<String, Tensor> readData(Path path) throws BadInput {
         try {
-            Files.write(temporary, file.array());
-            Files.move(temporary, path, StandardCopyOption.REPLACE_EXISTING);
-        } finally {
-            Files.deleteIfExists(temporary);
+            return new TensorFile(path).tensors;
+        } catch (IOException | RuntimeException e) {
+            throw new BadInput("%s is no safetensors file, or a damaged one.", path.getFileName());
         }
+    }
+
+    /** Saves a state; the former file remains until the new one is complete. */
+    void save(Path path, long steps) throws BadInput {
+        overwrite("steps", String.format(Locale.ROOT, "%012d", steps));
+        overwrite("crc32", checksum());
+        replace(path, file.array());
+    }
+
+    /** Writes a whole file under another name, which then replaces the former one. */
+    static void replace(Path path, byte[] bytes) throws BadInput {
+        Path temporary = path.resolveSibling(path.getFileName() + "." + System.nanoTime() + ".tmp");
+        try {
+            try {
+                Files.write(temporary, bytes);
+                Files.move(temporary, path, StandardCopyOption.REPLACE_EXISTING);
+            } finally {
+                Files.deleteIfExists(temporary);
+            }
+        } catch (IOException e) {
+            throw new BadInput("%s cannot be written.", path.getFileName());
+        }
+    }
+
+    /** Writes the digits of a text of the metadata. */
+    private void overwrite(String key, String digits) {
+        System.arraycopy(digits.getBytes(StandardCharsets.ISO_8859_1), 0, file.array(), find(key), digits.length());
     }
 
     /** The CRC-32 of the file with zeros in its place. */
@@ -61,7 +85,7 @@ class TensorFile {
         Arrays.fill(bytes, find("crc32"), find("crc32") + 8, (byte) '0');
         CRC32 crc = new CRC32();
         crc.update(bytes);
-        return "%08x".formatted(crc.getValue());
+        return String.format(Locale.ROOT, "%08x", crc.getValue());
     }
 
     /** Where a text of the metadata begins. */

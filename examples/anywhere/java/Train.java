@@ -1,5 +1,4 @@
 import ai.onnxruntime.*;
-import java.io.IOException;
 import java.nio.file.*;
 import java.util.*;
 import java.util.stream.*;
@@ -36,26 +35,26 @@ class Train {
         int batch = rows > 0 ? rows : kit.rows();
         String step = kit.findStep(batch);
         try (OrtSession session = ORT.createSession(folder.resolve(step).toString())) {
-            takeSteps(session, kit, state, kit.readData(dataPath, batch), batch, steps, seed);
+            List<String> names = kit.inputs().stream().map(Binding::name).collect(Collectors.toList());
+            List<Tensor> data = kit.takeInputs(TensorFile.readData(dataPath), names);
+            if (data.get(0).shape()[0] < batch)
+                throw new BadInput("The data have %s rows, fewer than a batch of %s.", data.get(0).shape()[0], batch);
+            takeSteps(session, kit, state, data, batch, steps, seed);
         } catch (OrtException e) {
             throw new BadInput("onnxruntime %s cannot run %s: %s", ORT.getVersion(), step,
                 e.getMessage().split("\n")[0]);
         }
-        try {
-            state.save(statePath, state.steps() + steps);
-        } catch (IOException e) {
-            throw new BadInput("%s cannot be written.", statePath.getFileName());
-        }
+        state.save(statePath, state.steps() + steps);
     }
 
     /** Takes steps, and writes the last state over the first one, in memory. */
     static void takeSteps(OrtSession session, Kit kit, TensorFile state, List<Tensor> data, int batch,
                           int steps, int seed) throws BadInput, OrtException {
-        List<Tensor> weights = kit.state().tensors().stream().map(t -> state.tensors.get(t.name())).toList();
+        List<Tensor> weights = kit.state().stream().map(t -> state.tensors.get(t.name())).collect(Collectors.toList());
         List<Tensor> batches = new ArrayList<>(); // their memory is written anew for each step
         for (Tensor tensor : data) batches.add(tensor.allocate(batch));
-        List<String> names = Stream.of(kit.inputs(), kit.state().tensors()).flatMap(List::stream).map(Kit.Binding::name)
-            .toList();
+        List<String> names = Stream.of(kit.inputs(), kit.state()).flatMap(List::stream).map(Binding::name)
+            .collect(Collectors.toList());
         if (!names.equals(List.copyOf(session.getInputNames())))
             throw new BadInput("%s is damaged: its inputs and outputs are not those of kit.json.", kit.findStep(batch));
         Map<String, OnnxTensor> feeds = new HashMap<>();
@@ -66,7 +65,7 @@ class Train {
         int[] order = null;
         for (long k = state.steps(), end = k + steps; k < end; k++) {
             int place = (int) (k % stepsOfEpoch);
-            if (place == 0 || order == null) order = drawOrder(seed, (int) (k / stepsOfEpoch), count);
+            if (place == 0 || order == null) order = Rows.drawOrder(seed, (int) (k / stepsOfEpoch), count);
             for (int i = 0; i < data.size(); i++) data.get(i).take(order, place * batch, batches.get(i));
             OrtSession.Result results = session.run(feeds);
             Number loss = (Number) results.get(0).getValue();
@@ -81,20 +80,5 @@ class Train {
         }
         for (int i = 0; i < weights.size(); i++)
             weights.get(i).bytes().put(feeds.get(names.get(data.size() + i)).getByteBuffer());
-    }
-
-    /** The rows of an epoch in random order, the same in every language. */
-    static int[] drawOrder(int seed, int epoch, int count) {
-        int[] rows = IntStream.range(0, count).toArray();
-        int s = seed ^ (epoch * 0x85EBCA6B);
-        for (int i = count - 1; i > 0; i--) {
-            s += 0x9E3779B9;
-            int z = (s ^ s >>> 16) * 0x21F0AAAD;
-            z = (z ^ z >>> 15) * 0x735A2D97;
-            int j = Integer.remainderUnsigned(z ^ z >>> 15, i + 1), row = rows[i];
-            rows[i] = rows[j];
-            rows[j] = row;
-        }
-        return rows;
     }
 }

@@ -2,12 +2,14 @@
 //   const kit = await TrainingKit.open(ort, async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer()));
 //   await kit.train(readTensors(bytes), { steps: 100, onStep: (step, loss) => console.log(step, loss) });
 
-import { readManifest } from "./manifest.mjs";
-import { checkRows, drawBatches, takeRows } from "./rows.mjs";
-import { ensure, overwrite, readState, writeState } from "./safetensors.mjs";
+import { findStep, readManifest } from "./manifest.mjs";
+import { checkRows, drawBatches, takeInputs, takeRows } from "./rows.mjs";
+import { ensure, overwrite } from "./safetensors.mjs";
+import { Predictor, openSession, runSession } from "./session.mjs";
+import { readState, writeState } from "./state.mjs";
 
 export class TrainingKit {
-  #ort; #read; #options; #state; #sessions = {};
+  #ort; #read; #options; #state; #sessions = {}; #predictor = new Predictor();
 
   /** Opens a kit: `read(name)` returns the bytes of a file of it, or a promise; `options` are those of its sessions. */
   static async open(ort, read, options = {}) {
@@ -48,6 +50,14 @@ export class TrainingKit {
     }
   }
 
+  /** The outputs of the model for rows, by name, with the weights as they are now. */
+  async predict(data) {
+    const open = () => openSession(this.#ort, this.manifest.model.file, this.model(), this.#options);
+    const session = await this.#predictor.open(this.#weights(), open);
+    const results = await runSession(this.#ort, session, takeInputs(data, this.inputs, session.inputNames));
+    return Object.fromEntries(results.map((result, i) => [session.outputNames[i], result]));
+  }
+
   #weights() {
     const { tensors } = this.#state;
     return this.manifest.model.weights.map(({ name, offset }) => ({ name, data: tensors[name].data, offset }));
@@ -59,9 +69,7 @@ export class TrainingKit {
     const { manifest, inputs } = this, state = this.#state;
     const held = manifest.state.tensors.map(({ name }) => state.tensors[name]);
     const read = [...inputs.map(({ name }) => batch[name]), ...held];
-    const tensors = read.map(({ dtype, data, shape }) => new this.#ort.Tensor(dtype, data, shape));
-    const results = await session.run(Object.fromEntries(tensors.map((tensor, i) => [session.inputNames[i], tensor])));
-    const arrays = session.outputNames.map((name) => results[name].data);
+    const arrays = (await runSession(this.#ort, session, read)).map(({ data }) => data);
     ensure(Number.isFinite(arrays[0][0]), `The loss of step ${state.steps + 1} is not finite: the kit needs a ` +
       "smaller step size, or the data hold numbers that are none.");
     held.forEach((tensor, i) => { tensor.data = arrays[manifest.outputs.length + i]; });
@@ -73,7 +81,6 @@ export class TrainingKit {
   async train(data, { steps = 100, batchSize = this.manifest.batch_size, seed = 0, onStep } = {}) {
     await this.#open(batchSize);
     const count = checkRows(data, this.inputs);
-    ensure(count >= batchSize, `The data have ${count} rows, fewer than a batch of ${batchSize}.`);
     for (const rows of drawBatches(seed, count, batchSize, this.stepsTaken, steps)) {
       const batch = this.inputs.map(({ name }) => [name, takeRows(data[name], rows)]);
       const loss = await this.step(Object.fromEntries(batch));
@@ -83,15 +90,8 @@ export class TrainingKit {
 
   /** The session of the step for batches of so many rows. */
   async #open(rows) {
-    const sizes = this.manifest.steps.map((step) => step.batch_size);
-    const index = sizes.indexOf(sizes.includes(rows) ? rows : null);
-    ensure(index >= 0, `The kit has steps for batches of ${sizes.join(" or ")} rows, not of ${rows}.`);
-    const { file } = this.manifest.steps[index];
-    const create = async () => this.#ort.InferenceSession.create(await this.#read(file), this.#options);
-    const session = (this.#sessions[file] ??= await create().catch(({ message }) => {
-      const { node, web } = this.#ort.env.versions;
-      throw new Error(`onnxruntime ${node ?? web} cannot run ${file}: ${message}`);
-    }));
+    const file = findStep(this.manifest, rows);
+    const session = (this.#sessions[file] ??= await openSession(this.#ort, file, this.#read(file), this.#options));
     const names = [...this.inputs, ...this.manifest.state.tensors].map(({ name }) => name);
     ensure(`${session.inputNames}` === `${names}`,
       `${file} is damaged: its inputs and outputs are not those of kit.json.`);

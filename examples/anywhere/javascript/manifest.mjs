@@ -29,3 +29,11 @@ export function readManifest(bytes) {
   ensure(sound, "kit.json is no manifest of a training kit.");
   return manifest;
 }
+
+/** The file of the step for batches of so many rows. */
+export function findStep({ steps }, rows) {
+  const sizes = steps.map((step) => step.batch_size);
+  const index = sizes.indexOf(sizes.includes(rows) ? rows : null);
+  ensure(index >= 0, `The kit has steps for batches of ${sizes.join(" or ")} rows, not of ${rows}.`);
+  return steps[index].file;
+}

@@ -43,6 +43,7 @@ export function drawOrder(seed, epoch, count) {
 
 /** The rows of each of some steps, from the one of a number on. */
 export function* drawBatches(seed, count, size, first, steps) {
+  ensure(count >= size, `The data have ${count} rows, fewer than a batch of ${size}.`);
   const stepsOfEpoch = Math.floor(count / size);
   let epoch, order;
   for (let k = first; k < first + steps; k++) {
@@ -61,4 +62,11 @@ export function takeRows({ dtype, shape: [count, ...shape], data }, rows) {
   const taken = new data.constructor(rows.length * size);
   rows.forEach((row, i) => taken.set(data.subarray(row * size, (row + 1) * size), i * size));
   return { dtype, shape: [rows.length, ...shape], data: taken };
+}
+
+/** The tensors that a model reads, by their names; those that a step reads, too, are checked as for it. */
+export function takeInputs(data, inputs, names) {
+  for (const name of names) ensure(data[name], `The data lack the input '${name}'.`);
+  checkRows(data, inputs.filter(({ name }) => names.includes(name)));
+  return names.map((name) => data[name]);
 }

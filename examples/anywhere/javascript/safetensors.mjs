@@ -1,4 +1,4 @@
-// Files of safetensors: data, and the state of a training kit.
+// Files of safetensors.
 
 const DTYPES = {
   F64: ["float64", Float64Array], I64: ["int64", BigInt64Array], U64: ["uint64", BigUint64Array],
@@ -12,9 +12,11 @@ export function ensure(condition, sentence) {
   if (!condition) throw new Error(sentence);
 }
 
-const startOfData = (file) => 8 + Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
+/** Where the numbers begin. */
+export const startOfData = (file) => 8 + Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
 
-const readHeader = (file) => JSON.parse(new TextDecoder().decode(file.subarray(8, startOfData(file))));
+/** The header of a file. */
+export const readHeader = (file) => JSON.parse(new TextDecoder().decode(file.subarray(8, startOfData(file))));
 
 /** The tensors of a file by name: { dtype, shape, data }, and the offset of their first bytes in the file. */
 export function readTensors(file, fileName = "The file") {
@@ -43,49 +45,20 @@ export function overwrite(file, tensors) {
   return copy;
 }
 
-const CRC = Int32Array.from({ length: 256 }, (_, byte) => {
-  let crc = byte;
-  for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
-  return crc;
-});
-
-/** The checksum of zlib. */
-function crc32(bytes) {
-  let crc = -1;
-  for (const byte of bytes) crc = CRC[(crc ^ byte) & 255] ^ (crc >>> 8);
-  return (~crc >>> 0).toString(16).padStart(8, "0");
-}
-
-/** Writes the number of steps and the checksum into the header of a state. */
-function stamp(file, steps) {
-  const header = new TextDecoder("latin1").decode(file.subarray(0, startOfData(file))); // a character for each byte
-  const write = (key, text) => file.set(new TextEncoder().encode(text), header.indexOf(`"${key}":"`) + key.length + 4);
-  write("steps", String(steps).padStart(12, "0"));
-  write("crc32", "00000000");
-  write("crc32", crc32(file));
-}
-
-/** A state: its file, its tensors by name, and the number of steps that were taken. */
-export function readState(bytes, { file: fileName, tensors: expected }) {
-  const file = new Uint8Array(bytes); // a copy, to be written to
-  let steps, tensors;
-  try {
-    steps = Number(readHeader(file).__metadata__.steps);
-    tensors = readTensors(file);
-    stamp(file, steps);
-    ensure(file.every((byte, i) => byte === bytes[i]));
-  } catch {
-    throw new Error(`${fileName} is damaged: restore a copy of it, or export the kit again.`);
+/** The bytes of a file with tensors by name: { dtype, shape, data }. */
+export function writeTensors(tensors) {
+  const header = {};
+  let end = 0;
+  for (const [name, { dtype, shape, data }] of Object.entries(tensors)) {
+    const stored = Object.keys(DTYPES).find((key) => DTYPES[key][0] === dtype);
+    ensure(stored, `'${name}' is ${dtype}, of which a safetensors file holds nothing.`);
+    header[name] = { dtype: stored, shape, data_offsets: [end, (end += data.byteLength)] };
   }
-  const fits = ({ name, dtype, shape }) => tensors[name]?.dtype === dtype && `${tensors[name].shape}` === `${shape}`;
-  ensure(Object.keys(tensors).length === expected.length && expected.every(fits),
-    `${fileName} is the state of another kit: its tensors are not those of kit.json.`);
-  return { file, tensors, steps };
-}
-
-/** The file of a state as it is now. */
-export function writeState({ file, tensors, steps }) {
-  const written = overwrite(file, Object.values(tensors));
-  stamp(written, steps);
-  return written;
+  const text = new TextEncoder().encode(JSON.stringify(header));
+  const start = 8 + Math.ceil(text.length / 8) * 8; // numbers begin at a multiple of their size
+  const file = new Uint8Array(start + end).fill(32, 0, start); // a header may end with spaces
+  new DataView(file.buffer).setBigUint64(0, BigInt(start - 8), true);
+  file.set(text, 8);
+  const placed = Object.keys(header).map((n) => ({ data: tensors[n].data, offset: start + header[n].data_offsets[0] }));
+  return overwrite(file, placed);
 }

@@ -1,24 +1,13 @@
 // Trains a training kit in Node: node train.mjs KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]
 
-import { readFile, rename, rm, writeFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { basename, join } from "node:path";
 import ort from "onnxruntime-node";
+import { replaceFile, runProgram } from "./files.mjs";
 import { TrainingKit } from "./kit.mjs";
 import { readTensors } from "./safetensors.mjs";
 
-/** Writes a file so that it is either the former or the new one, even if the process ends in between. */
-async function replaceFile(path, bytes) {
-  const temporary = `${path}.${process.pid}.tmp`;
-  try {
-    await writeFile(temporary, bytes, { flush: true });
-    await rename(temporary, path);
-  } catch (error) {
-    await rm(temporary, { force: true });
-    throw error;
-  }
-}
-
-async function main([folder, dataPath, ...numbers]) {
+async function main(folder, dataPath, ...numbers) {
   const kit = await TrainingKit.open(ort, (name) => readFile(join(folder, name)));
   const data = readTensors(await readFile(dataPath), basename(dataPath));
   const [steps = 100, batchSize = kit.manifest.batch_size, seed = 0] = numbers.map(Number);
@@ -32,12 +21,5 @@ async function main([folder, dataPath, ...numbers]) {
 
 const isWhole = (text) => /^\d+$/.test(text) && Number(text) < 2 ** 32;
 const values = process.argv.slice(2);
-if (values.length < 2 || values.length > 5 || !values.slice(2).every(isWhole) || Number(values[3]) === 0) {
-  console.error("Usage: node train.mjs KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]");
-  process.exitCode = 1;
-} else {
-  await main(values).catch((error) => {
-    console.error(error.message);
-    process.exitCode = 1;
-  });
-}
+const areSound = values.length >= 2 && values.length <= 5 && values.slice(2).every(isWhole) && Number(values[3]) !== 0;
+await runProgram(main, values, areSound, "node train.mjs KIT DATA [STEPS=100] [BATCH=batch_size of the kit] [SEED=0]");

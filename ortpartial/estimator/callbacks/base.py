@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.checks import check_path
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import FitSettings, TaskContext, TrainingView
 from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
 
-__all__ = ["Callback", "EpochCallback", "FitRun"]
+__all__ = ["Callback", "EpochCallback", "FitRun", "check_place"]
+
+
+def check_place(name: str, path: str | os.PathLike[str]) -> str:
+    """Check the path of what a callback will write, before the training: the folders are made, if they can be."""
+    place = Path(check_path(name, path)).absolute()
+    folder = next(p for p in place.parents if p.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise SettingError(f"{os.fspath(path)!r} cannot be written, as {str(folder)!r} is "
+                           f"{'read-only' if folder.is_dir() else 'no folder'}; choose another place.")
+    return os.fspath(path)
 
 
 #: What other libraries call the columns of `history_`.
@@ -158,8 +171,15 @@ class EpochCallback(Callback):
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 
+    #: Whether patience is in epochs; that of former pickles is in values.
+    _counts_epochs = False
+
     def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
+        self._counts_epochs = True
+        if "monitor" in vars(self) and not (isinstance(self.monitor, str) and self.monitor):
+            raise SettingError(f"monitor is a column of history_, such as 'validation_loss' or 'val_accuracy', not "
+                               f"{self.monitor!r}.")
 
     @property
     def _runs(self) -> dict[int, FitRun]:
@@ -268,6 +288,7 @@ class EpochCallback(Callback):
 
     def _read_monitored(self, run: FitRun, record: Record) -> float | None:
         """What is monitored in the record of an epoch; None where others have it, and an error where none has it."""
+        run.values.setdefault("counted", record["epoch"] - 1 if self._counts_epochs else None)
         name = "score" if self.scoring is not None or run.view is None else self._monitored
         if name not in record:  # The loss on validation data has the longer name, and metrics the shorter one.
             long, short = "validation_", "val_"
@@ -279,6 +300,13 @@ class EpochCallback(Callback):
             run.values["waited"] = waited + 1
             self._check_column(run, record)
         return None
+
+    def _count_epochs(self, run: FitRun, record: Record) -> int:
+        """The epochs since the value before that of this one; each value is one where values are counted."""
+        if (counted := run.values["counted"]) is None:
+            return 1
+        run.values["counted"] = record["epoch"]
+        return int(record["epoch"] - counted)
 
     def _check_column(self, run: FitRun, record: Record) -> None:
         """Raise an error if what is monitored should have come by now."""
@@ -310,8 +338,8 @@ class EpochCallback(Callback):
 
     def _set_values(self, values: State) -> None:
         """Go on with what was remembered."""
-        for run in self._runs.values():
-            run.values.update(values)
+        for run in self._runs.values():  # A former checkpoint goes on to count values.
+            run.values.update({"counted": None, **values})
 
     # -- what a callback overrides
 

@@ -16,7 +16,7 @@ from ortpartial.execution import TaskContext, Trainer
 from ortpartial.learning import check_integer, check_number
 
 from ..checkpoint import add_checkpoint
-from .base import Callback
+from .base import Callback, check_place
 
 __all__ = ["Checkpoint"]
 
@@ -73,7 +73,7 @@ class Checkpoint(Callback):
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, every: int | None = 1,
                  seconds: float | None = None):
-        self.folder, self.keep, self.every, self.seconds = os.fspath(folder), keep, every, seconds
+        self.folder, self.keep, self.every, self.seconds = check_place("folder", folder), keep, every, seconds
         if Path(folder).is_file() or Path(folder).suffix == ".safetensors":
             raise SettingError(f"Checkpoint: folder is {str(folder)!r}, the name of a file; it writes several of them, "
                                f"give a folder.")

@@ -11,7 +11,7 @@ from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.execution import TaskContext
 from ortpartial.model import open_regular, replace_file
 
-from .base import EpochCallback, FitRun
+from .base import EpochCallback, FitRun, check_place
 
 __all__ = ["CSVLogger"]
 
@@ -54,7 +54,7 @@ class CSVLogger(EpochCallback):
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool | None = None, scoring: Scoring = None,
                  X_val: Data = None, y_val: Data = None):
-        self.path, self.append = os.fspath(path), append
+        self.path, self.append = check_place("path", path), append
         super().__init__(scoring, X_val, y_val)
 
     def _begin_fit(self, run: FitRun) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
-from ortpartial.checks import check_flag
-from ortpartial.exceptions import SettingError
+from ortpartial.checks import check_choice, check_flag
 from ortpartial.learning import check_integer, check_number
 
 from .base import EpochCallback, FitRun
@@ -26,7 +25,8 @@ class EarlyStopping(EpochCallback):
         without a validation, do not count. An estimator of scikit-learn has no history: its "score" is monitored, and
         so is that of ours with `scoring`.
     patience : int
-        Number of values in a row without an improvement after which the fit ends.
+        Number of epochs without an improvement after which the fit ends; where not every epoch has a value, with the
+        first value that is so many epochs behind the best one.
     min_delta : float
         By how much a value has to be better than the best one to be an improvement.
     mode : str
@@ -64,7 +64,7 @@ class EarlyStopping(EpochCallback):
     >>> from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer, build, constant, variable
     >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
     >>> stopping = EarlyStopping(patience=3, min_delta=1e-3)
-    >>> optimizer = Optimizer(build([x], {"y": x @ w}), learning_rate=0.1, callbacks=[stopping], validation_every=1)
+    >>> optimizer = Optimizer(build([x], {"y": x @ w}), learning_rate=0.1, callbacks=[stopping])
     >>> X = np.linspace(-1, 1, 50, dtype=np.float32)[:, None]
     >>> optimizer.fit(X, 3 * X, X_val=0.2).n_iter_ == stopping.stopped_epoch_ < 100
     True
@@ -75,9 +75,8 @@ class EarlyStopping(EpochCallback):
     def __init__(self, monitor: str = "validation_loss", *, patience: int = 5, min_delta: float = 0.0,
                  mode: str = "auto", baseline: float | None = None, restore_best: bool = True,
                  scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
-        if mode not in ("auto", "min", "max"):
-            raise SettingError(f"mode is 'auto', 'min' or 'max', not {mode!r}.")
-        self.monitor, self.patience, self.min_delta, self.mode = monitor, patience, min_delta, mode
+        self.monitor, self.patience, self.min_delta = monitor, patience, min_delta
+        self.mode = check_choice("mode", mode, ("auto", "min", "max"))
         self.baseline, self.restore_best = baseline, check_flag("restore_best", restore_best)
         check_integer(self, "patience", low=1)
         check_number(self, "min_delta", low=0)
@@ -119,7 +118,7 @@ class EarlyStopping(EpochCallback):
         now["last"] = record["epoch"]
         if (value := self._read_monitored(run, record)) is None:
             return False
-        now["wait"] += 1
+        now["wait"] += self._count_epochs(run, record)
         if self._is_better(value, now["best"], run):
             now.update(best=value, best_epoch=record["epoch"], kept=self._keep(run, fitted_estimator))
             if self.baseline is None or self._is_better(value, self.baseline, run):

@@ -7,8 +7,10 @@ import warnings
 import numpy as np
 
 from ortpartial.annotations import Estimator
+from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
+from ortpartial.learning import check_number
 
 from .base import EpochCallback, FitRun
 
@@ -37,7 +39,7 @@ class GradientMonitor(EpochCallback):
     Raises
     ------
     SettingError
-        In a fit of an estimator that has no gradients of ours.
+        A setting is out of range; or in a fit of an estimator that has no gradients of ours.
 
     Warns
     -----
@@ -56,7 +58,10 @@ class GradientMonitor(EpochCallback):
     """
 
     def __init__(self, batches_between_calls: int | None = None, *, vanishing: float = 1e-7, exploding: float = 1e3):
+        if batches_between_calls is not None:
+            check_count("batches_between_calls", batches_between_calls)
         self.batches_between_calls, self.vanishing, self.exploding = batches_between_calls, vanishing, exploding
+        check_number(self, "vanishing", "exploding", low=0)
         self.norms_: list[dict[str, float]] = []
 
     def _begin_fit(self, run: FitRun) -> None:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpartial.annotations import Data, Estimator
+from ortpartial.checks import check_count, check_flag, check_real, to_number
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
+from ortpartial.model import draw_card
+from ortpartial.plots import draw_curve
 
 from .base import EpochCallback, FitRun
 
@@ -28,7 +31,7 @@ __all__ = ["LearningRateFinder", "LearningRateSweep", "find_learning_rate"]
 _WARM_UP, _END = 0.1, 5
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LearningRateSweep:
     """The losses of steps whose step size grows.
 
@@ -55,6 +58,20 @@ class LearningRateSweep:
     rates: np.ndarray
     losses: np.ndarray
     raw_losses: np.ndarray
+
+    def __repr__(self) -> str:
+        ends = f" from {self.rates[0]:.2g} to {self.rates[-1]:.2g}" if len(self.rates) else ""
+        found = "none" if self.suggestion is None else f"{self.suggestion:.3g}"
+        return f"<LearningRateSweep of {len(self.rates)} steps{ends}, suggestion: {found}>"
+
+    def _repr_html_(self) -> str:
+        found = "none" if self.suggestion is None else f"{self.suggestion:.3g}"
+        rows = {"steps": str(len(self.rates)), "suggestion": found}
+        if len(self.rates):
+            rows["rates"] = f"{self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+        # Losses that diverge would flatten all the others.
+        shown = np.minimum(self.losses, 2 * self.losses[0]) if len(self.losses) else self.losses
+        return draw_card("LearningRateSweep", rows, draw_curve(list(shown)))
 
     @property
     def suggestion(self) -> float | None:
@@ -146,13 +163,13 @@ def find_learning_rate(
 def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_rate: float,
            max_rate: float, steps: int, smoothing: float = 0.98, divergence: float = 4.0) -> LearningRateSweep:
     """Take steps on the batches that a function of the copy of an optimizer repeats."""
-    if not 0 < min_rate < max_rate < np.inf:
-        raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
-                           f"{max_rate!r}.")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 10:
-        raise SettingError(f"steps is a whole number of at least 10, not {steps!r}.")
-    if not 0 <= smoothing < 1:
+    if isinstance(optimizer, type) or not hasattr(optimizer, "scale_learning_rate"):
+        raise SettingError(f"optimizer is an OrtGradientForwardBackwardOptimizer, not {optimizer!r}.")
+    _check_sweep(min_rate, max_rate, steps)
+    if to_number(smoothing, low=0, below=1) is None:
         raise SettingError(f"smoothing is from 0 on and less than 1, not {smoothing!r}.")
+    if not isinstance(divergence, float) or divergence != np.inf:
+        check_real("divergence", divergence, above=0)
     trial: Estimator = copy.copy(optimizer)
     trial.set_params(callbacks=(), verbose=0, exc=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
@@ -168,6 +185,18 @@ def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_ra
         if smoothed[-1] > divergence * min(smoothed) > 0:
             break
     return LearningRateSweep(rates[: len(losses)], np.array(smoothed), np.array(losses))
+
+
+def _check_sweep(min_rate: float, max_rate: float, steps: int) -> None:
+    """Refuse step sizes and a number of steps that make no sweep; a whole number was meant as that of the steps."""
+    if isinstance(min_rate, int) and min_rate >= 1:
+        raise SettingError(f"min_rate is the first step size, such as 1e-7, not {min_rate!r}; the number of steps is "
+                           f"named, as in steps={max(min_rate, 10)}.")
+    low, high = to_number(min_rate, above=0), to_number(max_rate, above=0)
+    if low is None or high is None or low >= high:
+        raise SettingError(f"min_rate and max_rate are numbers above 0, the first one less, not {min_rate!r} and "
+                           f"{max_rate!r}.")
+    check_count("steps", steps, 10, 10**6)
 
 
 def _repeat_batches(optimizer: OrtGradientForwardBackwardOptimizer, X: Data, y: Data, sample_weight: Data
@@ -227,8 +256,15 @@ class LearningRateFinder(EpochCallback):
     """
 
     def __init__(self, min_rate: float = 1e-7, max_rate: float = 10.0, steps: int = 100, *, update: bool = True):
-        self.min_rate, self.max_rate, self.steps, self.update = min_rate, max_rate, steps, update
+        _check_sweep(min_rate, max_rate, steps)
+        self.min_rate, self.max_rate, self.steps = min_rate, max_rate, steps
+        self.update = check_flag("update", update)
         self.result_: LearningRateSweep | None = None
+
+    def _repr_html_(self) -> str:
+        settings = {n: repr(getattr(self, n)) for n in ("min_rate", "max_rate", "steps", "update")}
+        sweep = "" if self.result_ is None else self.result_._repr_html_()
+        return draw_card("LearningRateFinder", settings) + sweep
 
     def _begin_fit(self, run: FitRun) -> None:
         if (view := run.view) is None or not view.trainer.can_sweep:

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from ortpartial.annotations import Estimator
+from ortpartial.checks import check_count
 from ortpartial.execution import Bar, Progress, TaskContext, is_interactive
 
 from .base import Callback, FitRun
@@ -41,6 +42,8 @@ class ProgressBar(Callback):
     """
 
     def __init__(self, max_propagation_depth: int | None = 1):
+        if max_propagation_depth is not None:
+            check_count("max_propagation_depth", max_propagation_depth, 0)
         self.max_propagation_depth = max_propagation_depth
         #: By the fit, where other processes send what they do.
         self._listeners: dict[Any, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.checks import check_choice
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import check_integer, check_number
 
@@ -25,13 +26,13 @@ class ReduceOnPlateau(EpochCallback):
     factor : float
         By which the step size is multiplied, more than 0 and less than 1.
     patience : int
-        Number of values in a row without an improvement that change nothing.
+        Number of epochs without an improvement that change nothing.
     threshold : float
         By how much a value has to be better than the best one.
     threshold_mode : str
         ``"rel"``, of the best value, or ``"abs"``.
     cooldown : int
-        Number of values after a reduction that do not count.
+        Number of epochs after a reduction that do not count.
     min_rate : float
         The last step size.
     epsilon : float
@@ -73,12 +74,10 @@ class ReduceOnPlateau(EpochCallback):
                  threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_rate: float = 0.0,
                  epsilon: float = 1e-8, mode: str = "auto",
                  scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
-        if mode not in ("auto", "min", "max") or threshold_mode not in ("rel", "abs"):
-            raise SettingError(f"mode is 'auto', 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and "
-                               f"{threshold_mode!r}.")
+        self.mode = check_choice("mode", mode, ("auto", "min", "max"))
+        self.threshold_mode = check_choice("threshold_mode", threshold_mode, ("rel", "abs"))
         self.monitor, self.factor, self.patience = monitor, factor, patience
-        self.threshold, self.threshold_mode, self.cooldown = threshold, threshold_mode, cooldown
-        self.min_rate, self.epsilon, self.mode = min_rate, epsilon, mode
+        self.threshold, self.cooldown, self.min_rate, self.epsilon = threshold, cooldown, min_rate, epsilon
         check_number(self, "factor", above=0, below=1)
         check_integer(self, "patience", "cooldown", low=0)
         check_number(self, "threshold", "min_rate", "epsilon", low=0)
@@ -116,11 +115,12 @@ class ReduceOnPlateau(EpochCallback):
         now, value = run.values, self._read_monitored(run, record)
         if value is None:
             return
+        passed = self._count_epochs(run, record)
         if now["best"] is None or self._is_better(value, now["best"], run):
-            now.update(best=value, idle=-1)
-        now["idle"] += 1
+            now.update(best=value, idle=-passed)
+        now["idle"] += passed
         if now["waiting"]:
-            now.update(idle=0, waiting=now["waiting"] - 1)
+            now.update(idle=0, waiting=max(now["waiting"] - passed, 0))
         if now["idle"] > self.patience:
             now.update(idle=0, waiting=self.cooldown)
             self._reduce(run, record["epoch"])

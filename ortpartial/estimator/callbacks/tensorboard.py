@@ -9,7 +9,7 @@ from numbers import Real
 from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.exceptions import RuntimeMissingError
 
-from .base import EpochCallback, FitRun
+from .base import EpochCallback, FitRun, check_place
 
 __all__ = ["TensorBoard"]
 
@@ -39,7 +39,7 @@ class TensorBoard(EpochCallback):
 
     def __init__(self, folder: str | os.PathLike[str] = "runs", *, scoring: Scoring = None, X_val: Data = None,
                  y_val: Data = None):
-        self.folder = os.fspath(folder)
+        self.folder = check_place("folder", folder)
         super().__init__(scoring, X_val, y_val)
         _import()
 

@@ -22,6 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, MetricLike, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
+from ortpartial.checks import check_path
 from ortpartial.exceptions import SettingError
 from ortpartial.execution import TrainingView, wrap_sparse
 from ortpartial.learning import (
@@ -282,6 +283,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     def _fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data,
              resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
+        if resume is not None:
+            check_path("resume", resume)  # before the former training is given up
         if resume is not None and self.early_stopping and X_val is None and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
                              "to be the same.")

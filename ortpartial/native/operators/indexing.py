@@ -57,9 +57,9 @@ def check_range(t: Translator, v: Value, refusal: str, r: Range) -> None:
 
 def _guard(t: Translator, node: Node) -> Expression:
     """The zeros of a guard, after its check."""
-    shift = SHIFT if node.name.endswith(":") else 0
+    refusal = describe_refusal(node).removeprefix(GUARD)
     e = t.read(node.inputs[1])
-    t.check((e, 0), e, (-1, 0), node.name.removeprefix(GUARD), shift=shift)
+    t.check((e, 0), e, (-1, 0), refusal, shift=SHIFT if refusal.endswith(":") else 0)
     return Literal(node.outputs[0].dtype, e.shape, 0)
 
 

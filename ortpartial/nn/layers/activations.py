@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import check_choice
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
-from ..module import Module
 from ..parameter import Parameter
 from ..trace import current_trace
+from .layer import Layer
 from .sizes import check_axes, check_size, get_size
 
 __all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
@@ -21,7 +22,7 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "H
 
 
 @dataclass(eq=False, repr=False)
-class ReLU(Module):
+class ReLU(Layer):
     """max(x, 0).
 
     Parameters
@@ -44,7 +45,7 @@ class ReLU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class ReLU6(Module):
+class ReLU6(Layer):
     """min(max(x, 0), 6).
 
     Parameters
@@ -71,7 +72,7 @@ class ReLU6(Module):
 
 
 @dataclass(eq=False, repr=False)
-class LeakyReLU(Module):
+class LeakyReLU(Layer):
     """x for x > 0, and x·negative_slope else.
 
     Parameters
@@ -96,7 +97,7 @@ class LeakyReLU(Module):
         return op.LeakyRelu(x, alpha=float(self.negative_slope))
 
 
-class PReLU(Module):
+class PReLU(Layer):
     """x for x > 0, and x·weight else.
 
     Parameters
@@ -134,7 +135,7 @@ class PReLU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class ELU(Module):
+class ELU(Layer):
     """x for x > 0, and alpha·(exp(x) - 1) else.
 
     Parameters
@@ -160,7 +161,7 @@ class ELU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class SELU(Module):
+class SELU(Layer):
     """1.0507·x for x > 0, and 1.7581·(exp(x) - 1) else.
 
     Parameters
@@ -183,7 +184,7 @@ class SELU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class CELU(Module):
+class CELU(Layer):
     """x for x > 0, and alpha·(exp(x / alpha) - 1) else.
 
     Parameters
@@ -211,7 +212,7 @@ class CELU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class GELU(Module):
+class GELU(Layer):
     """x·Φ(x), with the distribution function Φ of N(0, 1).
 
     Parameters
@@ -230,15 +231,14 @@ class GELU(Module):
     approximate: str = "none"
 
     def __post_init__(self) -> None:
-        if self.approximate not in ("none", "tanh"):
-            raise SettingError(f"GELU: approximate is {self.approximate!r}, 'none' or 'tanh' was expected.")
+        check_choice("GELU: approximate", self.approximate, ("none", "tanh"))
 
     def forward(self, x: Value) -> Value:
         return op.Gelu(x, approximate=self.approximate)
 
 
 @dataclass(eq=False, repr=False)
-class SiLU(Module):
+class SiLU(Layer):
     """x·σ(x), with the logistic function σ.
 
     Parameters
@@ -261,7 +261,7 @@ class SiLU(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Mish(Module):
+class Mish(Layer):
     """x·tanh(log(1 + exp(x))).
 
     Parameters
@@ -284,7 +284,7 @@ class Mish(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Sigmoid(Module):
+class Sigmoid(Layer):
     """1 / (1 + exp(-x)).
 
     Examples
@@ -300,7 +300,7 @@ class Sigmoid(Module):
 
 
 @dataclass(eq=False, repr=False)
-class LogSigmoid(Module):
+class LogSigmoid(Layer):
     """-log(1 + exp(-x)).
 
     Examples
@@ -316,7 +316,7 @@ class LogSigmoid(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Hardsigmoid(Module):
+class Hardsigmoid(Layer):
     """min(max(x / 6 + 1/2, 0), 1).
 
     Parameters
@@ -339,7 +339,7 @@ class Hardsigmoid(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Hardswish(Module):
+class Hardswish(Layer):
     """x·min(max(x / 6 + 1/2, 0), 1).
 
     Parameters
@@ -362,7 +362,7 @@ class Hardswish(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Tanh(Module):
+class Tanh(Layer):
     """tanh(x).
 
     Examples
@@ -378,7 +378,7 @@ class Tanh(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Tanhshrink(Module):
+class Tanhshrink(Layer):
     """x - tanh(x).
 
     Examples
@@ -394,7 +394,7 @@ class Tanhshrink(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Hardtanh(Module):
+class Hardtanh(Layer):
     """min(max(x, min_val), max_val).
 
     Parameters
@@ -423,7 +423,7 @@ class Hardtanh(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Softplus(Module):
+class Softplus(Layer):
     """log(1 + exp(beta·x)) / beta.
 
     Parameters
@@ -450,7 +450,7 @@ class Softplus(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Softsign(Module):
+class Softsign(Layer):
     """x / (1 + abs(x)).
 
     Examples
@@ -466,7 +466,7 @@ class Softsign(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Softshrink(Module):
+class Softshrink(Layer):
     """x - lambd for x > lambd, x + lambd for x < -lambd, and 0 between.
 
     Parameters
@@ -489,7 +489,7 @@ class Softshrink(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Hardshrink(Module):
+class Hardshrink(Layer):
     """x for abs(x) > lambd, and 0 else.
 
     Parameters
@@ -512,7 +512,7 @@ class Hardshrink(Module):
 
 
 @dataclass(eq=False, repr=False)
-class Threshold(Module):
+class Threshold(Layer):
     """x for x > threshold, and value else.
 
     Parameters
@@ -541,7 +541,7 @@ class Threshold(Module):
 
 
 @dataclass(eq=False, repr=False)
-class _AlongAxis(Module):
+class _AlongAxis(Layer):
     """A function of the elements along an axis."""
 
     dim: int | None = None
@@ -602,7 +602,8 @@ class Softmin(_AlongAxis):
         return op.Softmax(-x, axis=self.dim)
 
 
-class Softmax2d(Module):
+@dataclass(eq=False, repr=False)
+class Softmax2d(Layer):
     """The softmax along the channels of images (N, C, H, W).
 
     Examples
@@ -620,7 +621,7 @@ class Softmax2d(Module):
 
 
 @dataclass(eq=False, repr=False)
-class GLU(Module):
+class GLU(Layer):
     """a·σ(b), where a and b are the halves of x and σ is the logistic function.
 
     Parameters

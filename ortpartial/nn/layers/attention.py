@@ -17,6 +17,7 @@ from ..initializers import GlorotUniform
 from ..module import Module
 from ..parameter import Parameter
 from .dropout import Dropout
+from .layer import Layer
 from .linear import Linear
 from .normalization import LayerNorm
 from .sizes import check_dtype, check_sequence, check_size, read_count
@@ -30,7 +31,7 @@ Mask: TypeAlias = "Value | Arithmetic | ArrayLike | None"
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {"relu": lambda x: op.Relu(x), "gelu": lambda x: op.Gelu(x)}
 
 
-class MultiheadAttention(Module):
+class MultiheadAttention(Layer):
     """softmax(Q Kᵀ / √d + M) V for each of several heads, and a linear layer of their results side by side.
 
     Q, K and V are linear layers of query, key and value, whose features are divided among the heads, d to each. The
@@ -217,7 +218,7 @@ class MultiheadAttention(Module):
         return [*(op.Where(m, least, zero) for m in hidden[:1]), *added]
 
 
-class _TransformerLayer(Module):
+class _TransformerLayer(Layer):
     """Attentions, then two linear layers at each position, each with residual connection, LayerNorm and Dropout."""
 
     _attentions: ClassVar[Sequence[str]] = ("self_attn",)
@@ -427,7 +428,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         return self._add(3, self._add(2, self._add(1, tgt, to_self), to_memory), self._feed_forward)
 
 
-class TransformerEncoder(Module):
+class TransformerEncoder(Layer):
     """A stack of encoder layers.
 
     Parameters
@@ -497,7 +498,7 @@ class TransformerEncoder(Module):
         return x if self.norm is None else self.norm(x)
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(Layer):
     """A stack of decoder layers.
 
     Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from ..module import Module
@@ -24,9 +25,12 @@ class _Container(Module):
 
     def _replace(self, modules: Mapping[str, Any]) -> None:
         """Hold other modules."""
+        if not isinstance(modules, Mapping):
+            raise SettingError(f"{type(self).__name__}: modules is a dict of modules by name, not {modules!r}.")
         for name, module in modules.items():
             if not isinstance(module, Module):
-                raise SettingError(f"{type(self).__name__}: {name!r} is {module!r}, a module was expected.")
+                raise SettingError(f"{type(self).__name__}: {name!r} is {module!r}, a module was expected"
+                                   f"{_hint(type(self).__name__, module)}.")
             if not isinstance(name, str) or not name or "." in name or hasattr(type(self), name):
                 raise SettingError(f"{type(self).__name__}: {name!r} cannot be the name of a module, as it is empty, "
                                    f"contains a dot, or is that of something else.")
@@ -37,6 +41,19 @@ class _Container(Module):
 
     def __len__(self) -> int:
         return len(self._items())
+
+
+def _hint(owner: str, module: object) -> str:
+    """What to write in place of something that is no module; empty where nothing suggests itself."""
+    if isinstance(module, type):
+        return f"; write {module.__name__}()"
+    if isinstance(module, (list, tuple)):
+        return f"; write {owner}(*modules)"
+    if isinstance(module, str):
+        return "; write a layer, such as nn.ReLU()"
+    if type(module).__module__.startswith("torch"):
+        return "; a module of torch is exported first, as by ortpartial.torch.export"
+    return "; a function of values is a module with it as its forward" if callable(module) else ""
 
 
 class _Sequence(_Container):
@@ -115,7 +132,7 @@ class _Sequence(_Container):
         return self
 
 
-def _number(modules: Iterable[Module], start: int = 0) -> dict[str, Module]:
+def _number(modules: Iterable[object], start: int = 0) -> dict[str, object]:
     """Modules by their places."""
     return {str(i): m for i, m in enumerate(modules, start)}
 
@@ -173,7 +190,10 @@ class ModuleList(_Sequence):
     """
 
     def __init__(self, modules: Iterable[Module] | None = None):
-        self._replace(_number(modules or ()))
+        listed = () if modules is None else to_tuple(modules)
+        if listed is None:
+            raise SettingError(f"ModuleList: modules is a list of modules, not {modules!r}.")
+        self._replace(_number(listed))
 
 
 class ModuleDict(_Container):
@@ -197,7 +217,7 @@ class ModuleDict(_Container):
     """
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
-        self._replace(modules or {})
+        self._replace({} if modules is None else modules)
 
     def __getitem__(self, name: str) -> Module:
         return self._items()[name]

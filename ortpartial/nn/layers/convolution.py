@@ -6,12 +6,13 @@ from math import prod, sqrt
 from typing import Any, ClassVar
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import check_choice, check_whole
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
-from ..module import Module
 from ..parameter import Parameter
+from .layer import Layer
 from .sizes import Sizes, check_axes, check_dtype, check_size, check_windows, expand_sizes, read_size
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -23,7 +24,7 @@ LAYOUTS = {1: "NCL", 2: "NCHW", 3: "NCDHW"}
 _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-class _Convolution(Module):
+class _Convolution(Layer):
     """What convolutions and transposed ones share: the settings of the windows, and the weights."""
 
     dims: ClassVar[int]
@@ -50,7 +51,7 @@ class _Convolution(Module):
     def _make(self, n: int) -> None:
         """Make the weights for n channels."""
         for name, channels in (("in_channels", n), ("out_channels", self.out_channels)):
-            if channels % self.groups:
+            if check_whole(f"{type(self).__name__}: {name}", channels, 0) % self.groups:
                 raise SettingError(f"{type(self).__name__}: {name} is {channels}, which {self.groups} groups do not "
                                    f"divide.")
         self.in_channels = n
@@ -86,17 +87,15 @@ class _Conv(_Convolution):
                  padding_mode: str = "zeros", *, dtype: DTypeLike = "float32"):
         self._set_windows(kernel_size, stride, dilation, groups)
         self.padding, self.padding_mode = padding, padding_mode
-        if padding_mode not in _PADDING_MODES:
-            raise SettingError(f"{type(self).__name__}: padding_mode is {padding_mode!r}; one of "
-                               f"{', '.join(map(repr, _PADDING_MODES))} was expected.")
+        check_choice(f"{type(self).__name__}: padding_mode", padding_mode, _PADDING_MODES)
         self._pads = self._resolve_padding(padding)
         self._set_channels(in_channels, out_channels, bias, dtype)
 
     def _resolve_padding(self, padding: Sizes | str) -> list[int]:
         """The elements added before each axis, then after each."""
-        if padding == "valid":
+        if isinstance(padding, str) and padding == "valid":
             return [0] * 2 * self.dims
-        if padding != "same":
+        if not isinstance(padding, str) or padding != "same":
             return [*self._expand("padding", padding, 0)] * 2
         if set(self.stride) != {1}:
             raise SettingError(f"{type(self).__name__}: padding='same' keeps the size, which stride={self.stride} does "
@@ -219,7 +218,7 @@ class _ConvTranspose(_Convolution):
                  padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, bias: bool = True, dilation: Sizes = 1,
                  padding_mode: str = "zeros", *, dtype: DTypeLike = "float32"):
         self._set_windows(kernel_size, stride, dilation, groups)
-        if padding_mode != "zeros":
+        if not isinstance(padding_mode, str) or padding_mode != "zeros":
             raise SettingError(f"{type(self).__name__}: padding_mode is {padding_mode!r}; a transposed convolution has "
                                f"only 'zeros'.")
         self.padding, self.padding_mode = self._expand("padding", padding, 0), padding_mode

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ortpartial.checks import to_number
-from ortpartial.exceptions import SettingError
+from ortpartial.checks import check_real
 from ortpartial.graph import Value
 
-from ..module import Module
 from ..trace import current_trace
+from .layer import Layer
 from .sizes import check_axes
 
 __all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 
 
-class Dropout(Module):
+class Dropout(Layer):
     """In training mode, each element is 0 with the probability p, and else divided by 1 - p.
 
     Parameters
@@ -41,8 +40,7 @@ class Dropout(Module):
     layout: ClassVar[str] = ""
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
-        if to_number(p, low=0, high=1) is None:
-            raise SettingError(f"{type(self).__name__}: p is {p!r}, a number from 0 to 1 was expected.")
+        check_real(f"{type(self).__name__}: p", p, low=0, high=1)
         self.p, self.inplace = p, inplace
 
     def forward(self, x: Value) -> Value:

@@ -12,9 +12,9 @@ from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op, stop_gradient
 
 from ..initializers import Initializer, Normal
-from ..module import Module
 from ..parameter import Parameter
 from ..trace import current_trace
+from .layer import Layer
 
 __all__ = ["Embedding"]
 
@@ -31,7 +31,7 @@ class _NormalButRow(Initializer):
         return Normal()(shape, dtype, seed=seed) * others
 
 
-class Embedding(Module):
+class Embedding(Layer):
     """The row of the weight of each index.
 
     The first weight is drawn from N(0, 1).

@@ -6,17 +6,18 @@ from math import sqrt
 from typing import Any
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import check_whole
 from ortpartial.graph import Value, op
 
 from ..initializers import Uniform
-from ..module import Module
 from ..parameter import Parameter
+from .layer import Layer
 from .sizes import check_dtype, check_size, read_size
 
 __all__ = ["Linear"]
 
 
-class Linear(Module):
+class Linear(Layer):
     """y = x Wᵀ + b on the last axis of x, of any rank.
 
     The first W and b are drawn from U(-1/√n, 1/√n), where n is the number of input features.
@@ -62,7 +63,7 @@ class Linear(Module):
 
     def _make(self, n: int) -> None:
         """Make the weights for n features."""
-        self.in_features = n
+        self.in_features = check_whole(f"{type(self).__name__}: in_features", n, 0)
         first = Uniform(-1 / sqrt(n), 1 / sqrt(n)) if n else 0.0
         self.weight = Parameter([self.out_features, n], first, dtype=self.dtype)
         if self._has_bias:

@@ -10,19 +10,20 @@ import numpy as np
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import broadcast_channels
+from ortpartial.checks import check_count
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, stop_gradient
 
-from ..module import Module
 from ..parameter import Buffer, Parameter
 from ..trace import current_trace
+from .layer import Layer
 from .sizes import Sizes, check_axes, check_size, expand_sizes, read_size
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
            "InstanceNorm3d", "LayerNorm", "RMSNorm"]
 
 
-class _ChannelNorm(Module):
+class _ChannelNorm(Layer):
     """A normalization of each channel, which may keep running statistics."""
 
     layouts: ClassVar[tuple[str, ...]]
@@ -274,7 +275,7 @@ class InstanceNorm3d(_InstanceNorm):
     layouts = ("NCDHW",)
 
 
-class GroupNorm(Module):
+class GroupNorm(Layer):
     """Normalization of each group of channels of each row: (x - mean) / √(variance + eps) · weight + bias.
 
     Parameters
@@ -310,7 +311,7 @@ class GroupNorm(Module):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
                  bias: bool = True, dtype: DTypeLike = "float32"):
-        if num_channels % num_groups:
+        if num_channels % check_count("GroupNorm: num_groups", num_groups):
             raise SettingError(f"GroupNorm: num_channels is {num_channels}, which {num_groups} groups do not divide.")
         self.num_groups, self.num_channels, self.eps, self.dtype = num_groups, num_channels, eps, dtype
         self.weight = Parameter([num_channels], 1.0, dtype=dtype) if affine else None
@@ -328,7 +329,7 @@ class GroupNorm(Module):
         return op.GroupNormalization(x, scale, shift, num_groups=self.num_groups, epsilon=self.eps).stated(x.shape)
 
 
-class _RowNorm(Module):
+class _RowNorm(Layer):
     """A normalization over the last axes."""
 
     def _set_shape(self, normalized_shape: Sizes) -> None:

@@ -10,15 +10,15 @@ import numpy as np
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, constant, op
 
-from ..module import Module
 from .convolution import LAYOUTS
+from .layer import Layer
 from .sizes import Sizes, check_axes, check_windows, expand_sizes
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d", "MaxPool2d",
            "MaxPool3d"]
 
 
-class _Pool(Module):
+class _Pool(Layer):
     """What pools share: the settings of the windows."""
 
     dims: ClassVar[int]
@@ -262,7 +262,7 @@ class AvgPool3d(AvgPool2d):
     dims = 3
 
 
-class _AdaptiveAvgPool(Module):
+class _AdaptiveAvgPool(Layer):
     """The mean of as many windows as are asked for."""
 
     dims: ClassVar[int]

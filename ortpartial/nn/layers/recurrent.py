@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import check_choice
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value, constant, op
 
@@ -16,6 +17,7 @@ from ..initializers import Uniform
 from ..module import Module
 from ..parameter import Parameter
 from .dropout import Dropout
+from .layer import Layer
 from .sizes import check_dtype, check_sequence, check_size, read_count, read_size
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -23,7 +25,7 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {"tanh": lambda x: op.Tanh(x), "relu": lambda x: op.Relu(x)}
 
 
-class _Recurrent(Module):
+class _Recurrent(Layer):
     """A stack of layers of a recurrent operator of ONNX, with torch's parameters."""
 
     #: The gates of torch in the order of ONNX.
@@ -365,7 +367,7 @@ class GRU(_Recurrent):
         return super()._operate(*inputs, linear_before_reset=1, **settings)
 
 
-class _Cell(Module):
+class _Cell(Layer):
     """One step of a recurrent layer, with torch's parameters."""
 
     _n_gates: ClassVar[int] = 1
@@ -594,9 +596,7 @@ def _make_weights(module: Any, features: int, n_gates: int, end: str) -> None:
 
 def _check_nonlinearity(module: Module, name: str) -> str:
     """Refuse an activation that is not known."""
-    if name not in _ACTIVATIONS:
-        raise SettingError(f"{type(module).__name__}: nonlinearity is {name!r}, 'tanh' or 'relu' was expected.")
-    return name
+    return str(check_choice(f"{type(module).__name__}: nonlinearity", name, ("tanh", "relu")))
 
 
 def _read_pair(hx: Sequence[Arithmetic] | None) -> Sequence[Arithmetic | None]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
-from ortpartial.exceptions import GraphError
+from ortpartial.checks import is_whole, to_tuple
+from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
-from ..module import Module
+from .layer import Layer
 from .sizes import get_size
 
 __all__ = ["Flatten", "Identity", "Unflatten"]
 
 
-class Flatten(Module):
+class Flatten(Layer):
     """Some axes in one, by default all but that of the rows.
 
     Parameters
@@ -52,7 +53,7 @@ class Flatten(Module):
         return op.Reshape(x, op.Concat(op.Shape(x, end=start), [size], op.Shape(x, start=end + 1), axis=0))
 
 
-class Unflatten(Module):
+class Unflatten(Layer):
     """An axis in several.
 
     Parameters
@@ -75,7 +76,10 @@ class Unflatten(Module):
     """
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]):
-        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+        sizes = to_tuple(unflattened_size)
+        if sizes is None or not all(map(is_whole, sizes)):
+            raise SettingError(f"Unflatten: unflattened_size is a list of whole numbers, not {unflattened_size!r}.")
+        self.dim, self.unflattened_size = dim, cast("tuple[int, ...]", sizes)
 
     def forward(self, x: Value) -> Value:
         n, total = get_size(x, self.dim), prod(self.unflattened_size)
@@ -91,7 +95,7 @@ class Unflatten(Module):
         return op.Reshape(x, sizes)
 
 
-class Identity(Module):
+class Identity(Layer):
     """Its input.
 
     Parameters

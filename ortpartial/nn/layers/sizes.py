@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
+from ortpartial.checks import is_whole
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
@@ -227,7 +228,7 @@ def expand_sizes(sizes: Sizes | str, n: int, what: str, low: int = 1) -> tuple[i
     (3, 3)
     """
     each = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * n
-    if len(each) != n or not all(isinstance(s, (int, np.integer)) and s >= low for s in each):
+    if len(each) != n or not all(is_whole(s, low, 2**62) for s in each):
         numbers = "a whole number" if n == 1 else f"a whole number or {n} of them"
         raise SettingError(f"{what} is {sizes!r}; {numbers}, at least {low}, was expected.")
     return tuple(map(int, each))

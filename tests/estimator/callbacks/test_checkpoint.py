@@ -16,7 +16,7 @@ from trainings import ENGINES, X_VAL, Y_VAL, X, Y, optimizer, same
 from ortpartial import LearningRateAdam, LearningRateSGD, LossScale, SoftmaxCrossEntropyLearningLoss
 from ortpartial.estimator import Checkpoint
 from ortpartial.estimator.callbacks import EarlyStopping, ReduceOnPlateau
-from ortpartial.estimator.checkpoint import list_checkpoints, read_checkpoint
+from ortpartial.estimator.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, DataError, SettingError
 
 BATCHES = [(X[i : i + 7], Y[i : i + 7]) for i in range(0, 60, 7)]
@@ -344,7 +344,7 @@ def test_no_room_on_the_disk(tmp_path, monkeypatch):
     ({"every": True}, SettingError, "Checkpoint: every is True"), ({"keep": None}, SettingError, "keep is None, a"),
     ({"seconds": -1}, SettingError, "Checkpoint: seconds is -1, a finite number at least 0 was expected."),
     ({"seconds": "30s"}, SettingError, "Checkpoint: seconds is '30s', a finite number at least 0 was expected."),
-    ({"folder": None}, TypeError, "expected str, bytes or os.PathLike object, not NoneType"),
+    ({"folder": None}, SettingError, "is a path, such as 'runs', not None"),
     ({"folder": "a.safetensors"}, SettingError, "folder is 'a.safetensors', the name of a file; it writes several of"),
     ({"folder": __file__}, SettingError, "the name of a file; it writes several of them, give a folder."),
     ({"filepath": "a"}, TypeError, "Checkpoint has no setting 'filepath'; did you mean 'folder'?"),
@@ -436,6 +436,21 @@ def test_early_stopping_and_a_plateau(tmp_path, n):
     assert equal(again, expected)
     for name in ("best_", "best_epoch_", "stopped_epoch_"):
         assert getattr(again.callbacks[0], name) == getattr(expected.callbacks[0], name)
+
+
+def test_a_former_checkpoint_goes_on_as_it_began(tmp_path):
+    """It validates at each tenth of the epochs, the default of then, and patience counts these values."""
+    def make(*others, **settings):
+        return optimizer(max_iter=30, callbacks=[EarlyStopping(patience=4, min_delta=10), *others], **settings)
+
+    with pytest.raises(InterruptedError):
+        make(Checkpoint(tmp_path, every=1), Cut(10), validation_every=0.1).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    state = read_checkpoint(list_checkpoints(tmp_path)[-1])
+    assert state.pop("form") == 2
+    del state["callbacks"][0]["state"]["counted"]
+    write_checkpoint(state, tmp_path / "former.safetensors")
+    o = make().fit(X, Y, X_val=X_VAL, y_val=Y_VAL, resume=tmp_path / "former.safetensors")
+    assert (o.validation_every, o.n_iter_, len(o.validation_losses_)) == (0.1, 15, 5)
 
 
 def test_what_is_shown(tmp_path, capsys):

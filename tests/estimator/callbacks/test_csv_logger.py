@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV
 from trainings import X_VAL, Y_VAL, X, Y, optimizer
 
 from ortpartial.callbacks import CSVLogger
+from ortpartial.exceptions import SettingError
 
 
 def test_a_row_for_each_epoch_as_soon_as_it_is_over(tmp_path):
@@ -65,8 +66,8 @@ def test_estimators_of_scikit_learn(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
-        optimizer(callbacks=[CSVLogger(tmp_path / "file" / "log.csv")]).fit(X, Y)
+    with pytest.raises(SettingError, match=r"log\.csv' cannot be written, as '.*file' is no folder; choose another"):
+        CSVLogger(tmp_path / "file" / "log.csv")
 
 
 def test_metrics_are_columns(tmp_path):

@@ -81,9 +81,30 @@ def test_running_statistics_are_restored():
 def test_validation_losses_at_some_epochs():
     stopping = EarlyStopping(patience=2, min_delta=10)
     o = optimizer(max_iter=50, validation_every=3, callbacks=[stopping]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
-    assert (o.n_iter_, stopping.best_epoch_, stopping.best_) == (9, 3, o.validation_losses_[0])
+    assert (o.n_iter_, stopping.best_epoch_, stopping.best_) == (6, 3, o.validation_losses_[0])
     expected = optimizer(max_iter=3).fit(X, Y)
     assert all((a == b).all() for a, b in zip(o.get_state(), expected.get_state(), strict=True))
+
+
+@pytest.mark.parametrize(("every", "patience", "expected"), [(1, 4, 5), (2, 4, 6), (3, 4, 9), (3, 3, 6), (5, 3, 10)])
+def test_patience_is_in_epochs(every, patience, expected):
+    """Also where values are rarer: the first value that is so many epochs behind the best one ends the fit."""
+    stopping = EarlyStopping(patience=patience, min_delta=10)
+    o = optimizer(max_iter=50, validation_every=every, callbacks=[stopping]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert (o.n_iter_, stopping.best_epoch_) == (expected, every)
+
+
+def test_every_epoch_validates_by_default():
+    stopping = EarlyStopping(patience=3, min_delta=10)
+    assert optimizer(max_iter=100, callbacks=[stopping]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL).n_iter_ == 4
+
+
+def test_a_former_pickle_counts_values():
+    stopping = EarlyStopping(patience=2, min_delta=10)
+    del stopping._counts_epochs
+    former = pickle.loads(pickle.dumps(stopping))
+    o = optimizer(max_iter=50, validation_every=3, callbacks=[former]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    assert o.n_iter_ == 9
 
 
 def test_a_score_of_ours():
@@ -105,7 +126,7 @@ def test_what_is_not_there():
 @pytest.mark.parametrize(("monitor", "end"), [
     ("valid_loss", "'learning_rate', 'loss', 'validation_loss'; did you mean 'validation_loss'?"),
     ("train_loss", "; did you mean 'loss'?"), ("accuracy", "; name it in the setting metrics."),
-    (3, "'validation_loss'.")])
+    ("3", "'validation_loss'.")])
 def test_what_is_meant(callback, monitor, end):
     """A column that never comes is an error, for which there are other names."""
     with pytest.raises(SettingError) as error:

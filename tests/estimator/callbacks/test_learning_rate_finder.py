@@ -110,7 +110,7 @@ def test_nothing_to_suggest():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"min_rate": 0}, "min_rate and max_rate are numbers above 0"), ({"steps": 3}, "steps is a whole number of at"),
+    [({"min_rate": 0}, "min_rate and max_rate are numbers above 0"), ({"steps": 3}, "whole number from 10 to"),
      ({"max_rate": 1e-9}, "the first one less"), ({"smoothing": 1}, "smoothing is from 0 on and less than 1, not 1")])
 def test_settings(settings, message):
     with pytest.raises(SettingError, match=message):
@@ -135,3 +135,17 @@ def test_what_it_cannot_do():
         LogisticRegression().set_callbacks(LearningRateFinder()).fit(X, Y[:, 0] > 0)
     with pytest.raises(SettingError, match="X gives them once"):
         optimizer(max_iter=1, callbacks=[LearningRateFinder()]).fit(iter([(X, Y)]))
+
+
+def test_display():
+    """What is shown is short: no arrays, and in a notebook a card."""
+    finder = LearningRateFinder(steps=30)
+    assert repr(finder) == "LearningRateFinder(min_rate=1e-07, max_rate=10.0, steps=30, update=True)"
+    assert "<th>steps</th><td>30</td>" in finder._repr_html_()
+    finder.result_ = LearningRateSweep(10.0 ** np.arange(-9, 3), np.arange(12.0)[::-1], np.arange(12.0))
+    assert repr(finder.result_) == "<LearningRateSweep of 12 steps from 1e-09 to 1e+02, suggestion: 1e-06>"
+    assert "<td>1e-06</td>" in finder._repr_html_()
+    assert "<polyline" in finder._repr_html_()
+    empty = LearningRateSweep(np.ones(0), np.ones(0), np.ones(0))
+    assert repr(empty) == "<LearningRateSweep of 0 steps, suggestion: none>"
+    assert "none" in empty._repr_html_()

@@ -75,8 +75,8 @@ def test_errors():
 
 @pytest.mark.parametrize(("settings", "error", "message"), [
     ({"factor": 2}, SettingError, "factor is 2, a finite number more than 0 and less than 1 was expected."),
-    ({"mode": "low"}, SettingError,
-     "mode is 'auto', 'min' or 'max', and threshold_mode 'rel' or 'abs', not 'low' and 'rel'."),
+    ({"mode": "low"}, SettingError, "mode is 'auto', 'min' or 'max', not 'low'."),
+    ({"threshold_mode": None}, SettingError, "threshold_mode is 'rel' or 'abs', not None."),
     ({"patience": "3"}, SettingError, "ReduceOnPlateau: patience is '3', a whole number at least 0 was expected."),
     ({"cooldown": -1}, SettingError, "cooldown is -1, a whole number at least 0 was expected."),
     ({"threshold": "a"}, SettingError, "threshold is 'a', a finite number at least 0 was expected."),

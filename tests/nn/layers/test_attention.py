@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_named():
         Pair().compile([x, nn.placeholder(["S", FEATURES])])
     with pytest.raises(SettingError, match="8 features cannot be divided among 3 heads"):
         nn.MultiheadAttention(8, 3)
-    with pytest.raises(SettingError, match=r"num_heads is 2\.0; a whole number"):
+    with pytest.raises(SettingError, match=r"num_heads is a whole number, not 2\.0"):
         nn.MultiheadAttention(8, 2.0)
     with pytest.raises(SettingError, match="add_bias_kv and add_zero_attn are not supported"):
         nn.MultiheadAttention(8, 2, add_zero_attn=True)

@@ -67,7 +67,7 @@ def test_module_dict_is_that_of_torch():
 
 
 @pytest.mark.parametrize(("make", "sentence"), [
-    (lambda: nn.Sequential(nn.ReLU(), np.tanh), "Sequential: '1' is <ufunc 'tanh'>, a module was expected."),
+    (lambda: nn.Sequential(nn.ReLU(), np.tanh), "Sequential: '1' is <ufunc 'tanh'>, a module was expected; a func"),
     (lambda: nn.ModuleDict({"a.b": nn.ReLU()}), "ModuleDict: 'a.b' cannot be the name of a module"),
     (lambda: nn.Sequential({"forward": nn.ReLU()}), "Sequential: 'forward' cannot be the name of a module"),
 ])

@@ -185,7 +185,7 @@ def test_what_does_not_fit_is_named():
         nn.LSTM(3, 5, proj_size=2)
     with pytest.raises(SettingError, match="GRU: hidden_size is 0; a whole number, at least 1, was expected"):
         nn.GRU(3, 0)
-    with pytest.raises(SettingError, match="nonlinearity is 'gelu', 'tanh' or 'relu' was expected"):
+    with pytest.raises(SettingError, match="RNN: nonlinearity is 'tanh' or 'relu', not 'gelu'"):
         nn.RNN(3, 5, nonlinearity="gelu")
     with pytest.raises(ModelError, match="'weight_ih_l1' is missing"):
         nn.RNN(3, 5, 2).load_state_dict(torch.nn.RNN(3, 5).state_dict())

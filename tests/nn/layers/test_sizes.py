@@ -51,7 +51,7 @@ SETTINGS = [
     (lambda: nn.Conv2d(4, 3, 3, groups=2), "Conv2d: out_channels is 3, which 2 groups do not divide."),
     (lambda: nn.Conv2d(3, 4, 3, stride=2, padding="same"), "padding='same' keeps the size"),
     (lambda: nn.Conv2d(3, 4, 3, padding="full"), "Conv2d: padding is 'full'; a whole number or 2 of them"),
-    (lambda: nn.Conv2d(3, 4, 3, padding_mode="wrap"), "padding_mode is 'wrap'; one of 'zeros', 'reflect',"),
+    (lambda: nn.Conv2d(3, 4, 3, padding_mode="wrap"), "'replicate' or 'circular', not 'wrap'."),
     (lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), "a transposed convolution has only 'zeros'."),
     (lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1), "output_padding is 1; less than the stride, 1, was"),
     (lambda: nn.ConvTranspose2d(3, 4, 3, 2, output_padding=(1, 2), dilation=3), "output_padding is (1, 2); less than"),
@@ -62,8 +62,8 @@ SETTINGS = [
     (lambda: nn.Embedding(4, 3, padding_idx=4), "Embedding: padding_idx is 4, one of 4 indices was expected."),
     (lambda: nn.Embedding(4, 3, max_norm=1.0), "max_norm rewrites the weight in forward"),
     (lambda: nn.Embedding(4, 3, scale_grad_by_freq=True), "scale_grad_by_freq=True is not supported"),
-    (lambda: nn.Dropout(1.5), "Dropout: p is 1.5, a number from 0 to 1 was expected."),
-    (lambda: nn.GELU("fast"), "GELU: approximate is 'fast', 'none' or 'tanh' was expected."),
+    (lambda: nn.Dropout(1.5), "Dropout: p is 1.5, a finite number at least 0 and at most 1 was expected."),
+    (lambda: nn.GELU("fast"), "GELU: approximate is 'none' or 'tanh', not 'fast'."),
     (lambda: nn.Softmax(), "Softmax: dim, the axis whose elements sum to 1, has no default; -1 is the last one."),
 ]
 
