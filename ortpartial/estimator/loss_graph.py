@@ -184,7 +184,7 @@ def drop_loss(proto: ModelProto, predictions: Sequence[str]) -> ModelProto:
 
 
 def _digest(proto: ModelProto, written: _Written) -> str:
-    """What tells whether the part of a graph that only its loss needs has changed."""
+    """A digest of the part of a graph that only its loss needs."""
     graph, outputs = proto.graph, [o.name for o in proto.graph.output if o.name != written.name]
     others = prune_outputs(_without_content(proto), outputs).graph
     kept = {o for node in others.node for o in node.output} | {t.name for t in others.initializer}

@@ -202,7 +202,7 @@ def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:
 
 
 def advise(owner: str, name: str, names: Collection[str]) -> str:
-    """What to write in place of a former setting or argument.
+    """Advice on what to write in place of a former setting or argument.
 
     Parameters
     ----------

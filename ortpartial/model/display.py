@@ -16,7 +16,7 @@ __all__ = ["draw_card", "format_bytes", "format_flops", "list_facts"]
 
 def list_facts(inputs: Mapping[str, Value], outputs: Mapping[str, Value], values: Iterable[Value],
                arrays: Collection[np.ndarray]) -> dict[str, str]:
-    """What a model reads, computes and holds, a line each.
+    """Inputs, outputs and contents of a model, a line each.
 
     Parameters
     ----------

@@ -381,7 +381,7 @@ def choose_train_mode(model: Model, outputs: Collection[str]) -> bool:
 
 
 def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
-    """What a user should know of the modes of Dropout and BatchNormalization in a model, a sentence or two for each.
+    """Problems of a model with the modes of Dropout and BatchNormalization, a sentence or two for each.
 
     Parameters
     ----------

@@ -144,7 +144,7 @@ class _Comparison:
         raise _NotComparedError(f"The model does not run on the inputs that it is compared at: {problem}")
 
     def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
-        """What onnxruntime computes from the file: its outputs, or tensors by their names."""
+        """Run the file in onnxruntime: its outputs, or tensors by their names."""
         proto = ModelProto.FromString(self.model.proto.SerializeToString())
         if outputs is not None:
             del proto.graph.output[:]
@@ -168,7 +168,7 @@ class _Comparison:
                                     f"{clean_message(e)}") from None
 
     def find(self, feeds: Arrays) -> str | None:
-        """What differs at the first node that computes something else from the same inputs; None where none does.
+        """The difference at the first node that computes something else from the same inputs; None where none does.
 
         Nodes of discontinuous operators, such as ArgMax, may make much of the rounding of those before them.
         """

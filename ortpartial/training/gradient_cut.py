@@ -162,7 +162,7 @@ def _unmoved(v: Value, sources: Container[Value]) -> Value:
 
 
 class GradientCut:
-    """What a function has to keep for its gradient, and the gradient that starts from it.
+    """The values that a function keeps for its gradient, and the gradient that starts from them.
 
     Parameters
     ----------

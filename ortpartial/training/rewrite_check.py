@@ -85,7 +85,7 @@ class RewriteCheck:
         return applied
 
     def _find_difference(self, arrays: Arrays) -> str | None:
-        """What differs most, None where nothing differs by more than rounding."""
+        """The largest difference, None where nothing differs by more than rounding."""
         excess = {n: largest_difference(a, self.written[n]) / self.tolerances[n] for n, a in arrays.items()}
         worst = max(excess, key=lambda n: excess[n])
         if excess[worst] <= 1:

@@ -176,7 +176,7 @@ def to_training_info(
 def _export(
     spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool | str
 ) -> ModelProto:
-    """What `to_training_info` returns, for checked settings."""
+    """The model that `to_training_info` returns, for checked settings."""
     first = spec.model.arrays  # those that `state.weights` takes the place of
     proto = upgrade_model(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)

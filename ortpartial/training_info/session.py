@@ -173,7 +173,7 @@ class TrainingSession:
 
     @property
     def runner(self) -> StepRunner:
-        """What holds the state and takes the steps, for loops of this library."""
+        """The runner that holds the state and takes the steps, for loops of this library."""
         return self._runner
 
     def convert(self, data: Entries) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What both estimators share: settings by name, validation of data, the fit around an optimizer."""
+"""The base of both estimators: settings by name, validation of data, the fit around an optimizer."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return context.call_on_fit_task_begin(estimator=self, **told)
 
     def _freeze(self) -> State:
-        """What makes a copy of the estimator one whose fit has stopped here."""
+        """The attributes that make a copy of the estimator one whose fit has stopped here."""
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
     def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:
