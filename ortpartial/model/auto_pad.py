@@ -146,29 +146,32 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     >>> write_pads("MaxPool", [x], {**same, "strides": [2]})[1]
     {'kernel_shape': [3], 'strides': [2], 'pads': [1, 1]}
     """
-    rounded = _read_rounded(op_type, attributes) if inputs and inputs[0] is not None else None
-    if rounded is not None:
+    if not inputs or inputs[0] is None:
+        return None
+    if (rounded := _read_rounded(op_type, attributes)) is not None:
         return _write_rounded(op_type, inputs, attributes, rounded)
     at = _KERNELS.get(op_type)
     w = inputs[at] if at is not None and at < len(inputs) else None
     kernel = attributes.get("kernel_shape") or (() if w is None or w.shape is None else w.shape[2:])
-    windows, x = _read_windows(op_type, kernel, attributes), inputs[0] if inputs else None
-    if windows is None or x is None:
+    windows, x = _read_windows(op_type, kernel, attributes), inputs[0]
+    if windows is None:
         return None
-    rest = {n: a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
-    if "ceil_mode" in rest:
-        rest["ceil_mode"] = 0  # With auto_pad there is one window for each stride that begins, in either mode.
+    # With auto_pad there is one window for each stride that begins, in either mode of rounding.
+    rest = {n: 0 if n == "ceil_mode" else a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
     totals = _find_totals(x, windows)
     if totals is None and windows.always_fit:
         return None
     if totals is not None:
         before, after = zip(*map(windows.split, totals), strict=True)
-        # A pool must not have pads of the size of its kernel, which dilations may ask for.
-        if op_type not in _POOLS or all(p < (k or 0) for p, k in zip([*before, *after], [*windows.kernel] * 2,
-                                                                       strict=True)):
+        if op_type not in _POOLS or _are_smaller([*before, *after], windows.kernel):
             return list(inputs), {**rest, "pads": [*before, *after]}, list
     total = _compute_totals(x, w, windows) if totals is None else constant(totals, np.int64)
     return _write_behind_pad(op_type, inputs, rest, *windows.split(total))
+
+
+def _are_smaller(pads: Sequence[int], kernel: Sequence[int | None]) -> bool:
+    """Whether pads are smaller than the kernel, as those of a pool must be; dilations may ask for others."""
+    return all(p < (k or 0) for p, k in zip(pads, [*kernel, *kernel], strict=True))
 
 
 @dataclass(frozen=True)
