@@ -65,7 +65,7 @@ class NativeStep:
 
     @property
     def memory_bytes(self) -> int:
-        """What intermediate results take."""
+        """Bytes of intermediate results."""
         return lay_out(self.memory).itemsize
 
 

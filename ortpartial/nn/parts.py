@@ -68,8 +68,11 @@ class Part:
                 for key, item in items:
                     yield from walk(f"{name}.{key}" if name else str(key), item)
 
-        for name, value in vars(self).items():
-            yield from walk(name, value)
+        for name, value in vars(self).items():  # Most are none of these, and a call for each is what this costs.
+            if isinstance(value, kind):
+                yield name, value
+            elif isinstance(value, (list, tuple, dict)):
+                yield from walk(name, value)
 
 
 def list_attributes(part: Part, kind: type[_T]) -> Iterator[tuple[str, _T]]:
