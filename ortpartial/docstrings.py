@@ -99,7 +99,7 @@ def _list_parameters(target: object) -> list[str]:
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
-    """What stands before the sections of a docstring, and the text of each."""
+    """The text before the sections of a docstring, and the text of each section."""
     head, *parts = _SECTION.split(inspect.cleandoc(text) + "\n")
     return head, dict(zip(parts[::2], parts[1::2], strict=True))
 

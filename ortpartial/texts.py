@@ -1,11 +1,12 @@
-"""Texts of files that may be hostile: names as they are shown, messages, and JSON."""
+"""Texts of files that may be hostile: names as they are shown, messages, and JSON; names that are free."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any
 
-__all__ = ["parse_json", "printable", "shorten"]
+__all__ = ["free_name", "is_number", "parse_json", "printable", "reserve_name", "shorten"]
 
 #: The characters of a message at most: a name in it may have millions.
 _LONGEST = 960
@@ -98,3 +99,65 @@ def _join_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(joined := dict(pairs)) < len(pairs):
         raise ValueError("it has a key twice")
     return joined
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is one of a number, as Python reads it.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+
+    Returns
+    -------
+    bool
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """A name, underscored until nothing else has it.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    taken : container of str
+        The names of others.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> free_name("mask", {"mask", "mask_"})
+    'mask__'
+    """
+    while name in taken:
+        name += "_"
+    return name
+
+
+def reserve_name(name: str, taken: set[str]) -> str:
+    """A free name, which is taken from now on.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    taken : set of str
+        The names of others, which it is added to.
+
+    Returns
+    -------
+    str
+    """
+    name = free_name(name, taken)
+    taken.add(name)
+    return name

@@ -24,16 +24,33 @@ def test_importing_it_imports_no_runtime():
     assert run(f"import ortpartial, sys; dir(ortpartial); print({heavy})") == "[]"
 
 
+def test_what_few_programs_need_is_imported_on_first_use():
+    late = "sorted(n for n in ('adapters', 'artifacts', 'nn', 'torch') if f'ortpartial.{n}' in sys.modules)"
+    assert run(f"import ortpartial, sys; print({late}); ortpartial.add_lora; ortpartial.artifacts; print({late})") == (
+        "[]\n['adapters', 'artifacts']")
+
+
 def test_every_piece_is_a_name_of_the_package():
-    pieces = [name for name in learning.__all__ if re.search("(Loss|Penalty|Schedule)$|Rate", name)]
+    pieces = [name for name in learning.__all__ if re.search("(Loss|Penalty|Schedule)$|Rate", name)
+              and isinstance(getattr(learning, name), type)]
     assert len(pieces) > 25
-    assert {*pieces, "grad", "load", "op", "stop_gradient", "LossScale"} <= {*ortpartial.__all__}
+    assert {*pieces, "grad", "load", "op", "stop_gradient", "LossScale"} <= {*ortpartial._ROOMS}
     assert all(getattr(ortpartial, name) is getattr(learning, name) for name in pieces)
 
 
 def test_every_name_is_listed():
+    """And no other, such as what the module itself imports."""
     lazy = {"OnnxClassifier", "OnnxLayer", "OnnxRegressor", "nn", "torch"}
-    assert {*ortpartial.__all__, *lazy, "estimator", "learning_loss"} <= {*dir(ortpartial)}
+    assert {n for n in dir(ortpartial) if not n.startswith("__")} == {*ortpartial.__all__, *lazy}
+    assert len({*ortpartial.__all__, *lazy}) <= 50
+
+
+def test_all_of_it_is_imported_by_a_star():
+    program = "from ortpartial import *; print('OnnxClassifier' in globals(), load.__module__)"
+    assert run(program) == "True ortpartial.model.load"
+    hide = "import sys; sys.modules['sklearn'] = None; sys.modules['scipy'] = None"
+    assert run(f"{hide}; import importlib.machinery, importlib.util; importlib.util.find_spec = "
+               f"lambda name: None; {program}") == "False ortpartial.model.load"
 
 
 def test_the_layer_is_imported_when_it_is_asked_for():

@@ -11,10 +11,21 @@ from onnx import TensorProto, helper, numpy_helper
 from ortpartial import OrtGradientForwardBackwardOptimizer, load
 from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, ModelWarning
-from ortpartial.texts import parse_json, printable, shorten
+from ortpartial.texts import free_name, is_number, parse_json, printable, reserve_name, shorten
 
 #: The title of a window, an erased screen, the same in 8 bits, text from right to left, and a second line.
 ORDERS = "\x1b]0;mine\x07\x1b[2J\x9b31m\u202e\nok"
+
+
+def test_a_name_that_is_free():
+    taken = {"mask", "mask_"}
+    assert (free_name("x", taken), free_name("mask", taken)) == ("x", "mask__")
+    assert [reserve_name("mask", taken) for _ in range(2)] == ["mask__", "mask___"]
+    assert taken == {"mask", "mask_", "mask__", "mask___"}
+
+
+def test_numbers():
+    assert [text for text in ("1", "-2.5e3", "nan", "", "1,5", "one") if is_number(text)] == ["1", "-2.5e3", "nan"]
 
 
 def model(op_type="Relu"):

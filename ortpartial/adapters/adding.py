@@ -10,6 +10,7 @@ from onnx import ModelProto, helper
 
 from ortpartial.checks import check_real, check_whole, to_generator
 from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.learning import accept_words, answer_keywords
 from ortpartial.model import Adapter, Model, Target, read_adapter
 
 from . import dora, ia3, lora
@@ -30,6 +31,8 @@ Targets = str | Sequence[str]
 _FEEDFORWARD = ("down_proj",)
 
 
+@accept_words(r="rank", target_modules="targets", lora_alpha="alpha", lora_dropout="dropout")
+@answer_keywords()
 def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: float = 16, dropout: float = 0.0,
              random_state: int | np.random.Generator | None = None) -> ModelProto:
     """Add a LoRA adapter to a model: small matrices A and B beside frozen weights [1]_.
@@ -102,6 +105,8 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     return _add(model, targets, frame, draw, lora.NAMES)
 
 
+@accept_words(r="rank", target_modules="targets", lora_alpha="alpha", lora_dropout="dropout")
+@answer_keywords()
 def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: float = 16, dropout: float = 0.0,
              random_state: int | np.random.Generator | None = None) -> ModelProto:
     """Add a DoRA adapter to a model: LoRA, and a trained length of each column of the sum of W and A @ B [1]_.
@@ -151,6 +156,8 @@ def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     return _add(model, targets, frame, draw, dora.NAMES)
 
 
+@accept_words(target_modules="targets", feedforward_modules="feedforward")
+@answer_keywords()
 def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
             feedforward: Targets = _FEEDFORWARD) -> ModelProto:
     """Add an IA3 adapter to a model: factors of what frozen products compute or, in feedforward layers, read [1]_.

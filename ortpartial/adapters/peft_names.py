@@ -147,7 +147,7 @@ def name_modules(products: Sequence[Product], kind: str = "") -> dict[str, str]:
 
 
 def _name(name: str, names: set[str], kind: str) -> str:
-    """What Hugging Face calls a module of the builder."""
+    """The name in Hugging Face of a module of the builder."""
     module = _PROJECTIONS.sub(".self_attn.", name)
     if kind in _FUSED_KINDS:
         stem, _, last = module.rpartition(".")

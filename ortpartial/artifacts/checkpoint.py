@@ -33,7 +33,7 @@ _LARGEST = 2**31 - 2**20
 
 @dataclass
 class OptimizerState:
-    """What the optimizer of a checkpoint remembers.
+    """The state of the optimizer of a checkpoint.
 
     Parameters
     ----------

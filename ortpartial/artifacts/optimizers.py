@@ -22,7 +22,7 @@ __all__ = ["AdamW", "OptimizerModel", "read_optimizer"]
 
 @dataclass(frozen=True)
 class OptimizerModel(ABC):
-    """What an optimizer model computes.
+    """The update that an optimizer model computes.
 
     Parameters
     ----------

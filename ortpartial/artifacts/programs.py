@@ -109,7 +109,7 @@ class ArtifactSource(StepSource):
 
     @property
     def first(self) -> Arrays:
-        """What steps change, as it is now."""
+        """The current state, which steps change."""
         return {n: self.state.read(n) for n in self._changed}
 
     @property

@@ -26,7 +26,7 @@ def state_name(parameter: str, kind: str) -> str:
 
 
 def to_array(data: object, what: str) -> np.ndarray:
-    """What a user gives as an array, a tensor of torch included."""
+    """Convert data of a user, a tensor of torch included, to an array."""
     if data is None:
         raise DataError(f"{what} is None; an array was expected.")
     if hasattr(data, "detach") and hasattr(data, "cpu"):

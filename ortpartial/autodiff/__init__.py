@@ -12,6 +12,7 @@ from .rules.indexing import find_single_slice
 from .rules.normalize import expand_lrn
 from .rules.recurrent import expand_recurrent
 from .rules.reduction import count_elements
+from .rules.sampling import expand_deform_conv
 from .rules.shape import concat_sizes, slice_shape
 from .rules.sliding import Window, has_few_windows, has_small_kernel, im2col, spatial_sizes
 from .rules.window import crop, pad_input, read_transposed_window
@@ -35,7 +36,7 @@ __all__ = [  # noqa: RUF022 - in groups
     "WeightSelection", "explain_untrained", "find_default_weights", "find_depths", "find_frozen", "find_named",
     "find_reached_weights", "find_trainable", "list_adapter", "resolve_weights", "warn_of_rounding",
     # Formulas of rules that rewrites are written with, too.
-    "Window", "broadcast_channels", "concat_sizes", "count_elements", "crop", "expand_lrn", "expand_recurrent",
-    "find_single_slice", "has_few_windows", "has_small_kernel", "im2col", "normal_cdf", "normal_cdf_tanh",
-    "pad_input", "read_transposed_window", "slice_shape", "spatial_sizes",
+    "Window", "broadcast_channels", "concat_sizes", "count_elements", "crop", "expand_deform_conv", "expand_lrn",
+    "expand_recurrent", "find_single_slice", "has_few_windows", "has_small_kernel", "im2col", "normal_cdf",
+    "normal_cdf_tanh", "pad_input", "read_transposed_window", "slice_shape", "spatial_sizes",
 ]

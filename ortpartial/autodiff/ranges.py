@@ -20,7 +20,7 @@ FINITE, PARTLY_HIDDEN, EXTENDED, ANY = range(4)
 
 
 class Range(NamedTuple):
-    """What is known of the elements of a value."""
+    """Bounds of the elements of a value, and whether they are finite."""
 
     low: float = -INF
     high: float = INF

@@ -207,7 +207,7 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
 
 
 def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequence[str]) -> list[str]:
-    """What `resolve_weights` returns where nothing is frozen."""
+    """The weights that `resolve_weights` returns where nothing is frozen."""
     if weights is None:
         trainable = find_default_weights(model, outputs)
         if chosen := [n for n, v in model.initializers.items() if v in trainable]:

@@ -1,4 +1,4 @@
-"""What commands print: lines, tables, colors on a terminal alone, and JSON."""
+"""Output of commands: lines, tables, colors on a terminal alone, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands have in common that train: checkpoints, a line for each epoch, and how to go on after Ctrl-C."""
+"""Fits of commands: checkpoints, a line for each epoch, and how to go on after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def has_bar(args: argparse.Namespace) -> bool:
 
 
 def make_callbacks(args: argparse.Namespace, folder: Path, *others: object) -> list[Any]:
-    """What prints epochs, others, and what writes checkpoints."""
+    """Make the callbacks that print epochs and write checkpoints, and put others between them."""
     shown = [] if args.quiet or (has_bar(args) and not args.json) else [_print_json if args.json else _print_line]
     every = Checkpoint(folder) if args.checkpoint else Checkpoint(folder, keep=1, every=None, seconds=_PERIOD)
     return [*shown, *others, every]

@@ -60,7 +60,7 @@ info model.onnx --depth 2 --json
 
 @dataclass(frozen=True)
 class Report:
-    """What is said of a model.
+    """The report on a model.
 
     Parameters
     ----------

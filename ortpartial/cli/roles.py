@@ -40,7 +40,7 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a file are for a model.
+    """The roles of the columns of a file for a model.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Roles:
         return replace(self, labels=labels)
 
     def select_inputs(self, columns: Columns, inputs: Mapping[str, Value]) -> dict[str, Data]:
-        """What feeds the inputs, by name: an array, or a table whose columns errors name."""
+        """The data of the inputs, by name: an array, or a table whose columns errors name."""
         arrays: dict[str, Data] = {}
         for n, names in self.features.items():
             if len(names) > 1 or (columns[names[0]].ndim == 1 and names != [n]):

@@ -149,7 +149,7 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
 
 
 class _Display:
-    """What is shown of a training: a bar in a terminal, and the last epoch; else a line an epoch, also of JSON."""
+    """The display of a training: a bar in a terminal, and the last epoch; else a line an epoch, also of JSON."""
 
     def __init__(self, total: int, per_epoch: int, is_json: bool):
         self.total, self.per_epoch, self.epochs = total, per_epoch, -(-total // per_epoch)

@@ -166,7 +166,7 @@ def read_json(path: Path) -> Json:
 
 
 class TextReader:
-    """What makes tokens of texts: the tokenizer and the template of conversations that stand beside a model.
+    """Reader of texts as tokens, by the tokenizer and the template of conversations that stand beside a model.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class TextReader:
 
     @cached_property
     def names(self) -> Json:
-        """What the tokenizer's settings say of tokens, such as ``"eos_token"``."""
+        """Special tokens in the tokenizer's settings, such as ``"eos_token"``."""
         config = read_json(self.folder / "tokenizer_config.json")
         return {n: v.get("content") if isinstance(v, dict) else v for n, v in config.items() if n.endswith("_token")}
 

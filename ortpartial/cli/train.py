@@ -146,7 +146,7 @@ def add_train_command(commands: Commands) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on what.
+    """A model and the data that it is trained on.
 
     Parameters
     ----------

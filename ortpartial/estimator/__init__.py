@@ -1,4 +1,4 @@
-"""What users fit: data, loop, predictions, state and settings around an engine."""
+"""Estimators that users fit: data, loop, predictions, state and settings around an engine."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -53,7 +53,7 @@ def hint_shape(shape: Sequence[int], declared: Sequence[int | str | None]) -> st
 
 
 def hint_encoding(data: Data, what: str) -> str:
-    """What to do about content that is no numbers.
+    """Advice about content that is no numbers.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def hint_encoding(data: Data, what: str) -> str:
 
 
 def hint_labels(low: float, high: float, classes: int) -> str:
-    """What to do about labels that are not 0 to `classes` - 1.
+    """Advice about labels that are not 0 to `classes` - 1.
 
     Parameters
     ----------

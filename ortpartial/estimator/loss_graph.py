@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -184,7 +184,7 @@ def drop_loss(proto: ModelProto, predictions: Sequence[str]) -> ModelProto:
 
 
 def _digest(proto: ModelProto, written: _Written) -> str:
-    """What tells whether the part of a graph that only its loss needs has changed."""
+    """A digest of the part of a graph that only its loss needs."""
     graph, outputs = proto.graph, [o.name for o in proto.graph.output if o.name != written.name]
     others = prune_outputs(_without_content(proto), outputs).graph
     kept = {o for node in others.node for o in node.output} | {t.name for t in others.initializer}
@@ -288,16 +288,9 @@ def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | Non
     """The output of a graph that is its loss, with the roles of inputs and of other outputs."""
     _check_loss(model, name)
     named = [] if labels is None else list(check_names("label_names", labels))
-    if row_weights is not None and not isinstance(row_weights, str):
-        raise SettingError(f"sample_weight_name is the name of an input, not {row_weights!r}.")
     roles = [*named, *([] if row_weights is None else [row_weights])]
-    if row_weights in named:
-        raise SettingError(f"The input {row_weights!r} is among label_names and is sample_weight_name; it is either of "
-                           f"them.")
     read = find_inputs([model.outputs[name]], model.inputs)
-    for n in roles:
-        if n not in read:
-            raise SettingError(f"The loss {name!r} reads no input {n!r}; it reads {_quote(read)}.")
+    _check_roles(name, named, row_weights, read)
     # Another output that needs further data is none of the training.
     predictions = [o for o in list_predictions(model, name, roles)
                    if find_inputs([model.outputs[o]], model.inputs).keys() <= read.keys()]
@@ -308,6 +301,18 @@ def _find_loss_output(model: Model, name: str, labels: str | Sequence[str] | Non
     if labels is None and predictions:
         named = [n for n in others if n != row_weights]
     return LossOutput(tuple(named), row_weights, tuple(predictions))
+
+
+def _check_roles(name: str, labels: Sequence[str], row_weights: object, read: Collection[str]) -> None:
+    """Refuse labels and weights of rows that the loss does not read, and an input that is both."""
+    if row_weights is not None and not isinstance(row_weights, str):
+        raise SettingError(f"sample_weight_name is the name of an input, not {row_weights!r}.")
+    if row_weights in labels:
+        raise SettingError(f"The input {row_weights!r} is among label_names and is sample_weight_name; it is either of "
+                           f"them.")
+    for n in (*labels, *([] if row_weights is None else [row_weights])):
+        if n not in read:
+            raise SettingError(f"The loss {name!r} reads no input {n!r}; it reads {_quote(read)}.")
 
 
 def _check_loss(model: Model, name: str) -> None:

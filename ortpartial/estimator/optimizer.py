@@ -779,7 +779,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     @property
     def trainer(self) -> OptimizerTrainer:
-        """What callbacks ask of the training."""
+        """The training, as callbacks see it."""
         return OptimizerTrainer(self)
 
     def get_state(self, kind: str = "weight") -> list[np.ndarray]:
@@ -1065,7 +1065,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     @property
     def learning_rate_scale_(self) -> float:
-        """What all step sizes are multiplied by, by `scale_learning_rate` or a `ReduceOnPlateauSchedule`."""
+        """The factor of all step sizes, from `scale_learning_rate` or a `ReduceOnPlateauSchedule`."""
         return self._state.rate_scale
 
     def scale_learning_rate(self, scale: float) -> Self:

@@ -80,7 +80,7 @@ class Predictor:
         return sum(self._sum_part(part, meter) for part in self._cut({**inputs, **targets}))  # type: ignore[return-value]
 
     def sum_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> np.ndarray:
-        """What `sum_losses` computes, of rows as a step reads them, which are asked for again and again."""
+        """The sums of `sum_losses` for rows as a step reads them, which are asked for again and again."""
         if self._held[0].rows is not arrays:
             self._held = HeldRows(arrays), count_elements(self.spec, arrays)
         held, counts = self._held
@@ -104,7 +104,7 @@ class Predictor:
 
     def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None,
                   counts: Mapping[str, np.ndarray] | None = None, held: HeldRows | None = None) -> np.ndarray:
-        """What `sum_losses` computes, of arrays."""
+        """The sums of `sum_losses` for arrays."""
         names, spec = self.spec.names, self.spec
         if spec.own_loss is not None and meter is not None:
             self._check_predictions()

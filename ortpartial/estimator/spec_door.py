@@ -34,7 +34,7 @@ class SpecDoor:
 
     @property
     def target(self) -> str:
-        """What errors call y."""
+        """The name of y in errors."""
         return self.predictor.reader.target
 
     def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
@@ -78,7 +78,7 @@ class SpecDoor:
             self.engine.reset(first, seed)
 
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
-        """What the order of an epoch is drawn from: the generator of the loop."""
+        """The generator of the loop, which draws the order of an epoch."""
         return rng
 
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float:
@@ -111,7 +111,7 @@ class SpecDoor:
             engine.set(names.plateau, memory)
 
     def describe_rate(self) -> tuple[TrainingSpec, int, float]:
-        """What the last step size follows from: a schedule is a graph, and an epoch may take microseconds."""
+        """The inputs of the last step size: a schedule is a graph, and an epoch may take microseconds."""
         engine, spec = self.engine, self.spec
         update = engine.updates if spec.accumulate > 1 or spec.precision else engine.iteration
         return spec, update, float(engine.get(spec.names.rate_scale)) if engine.controls else 1.0

@@ -94,7 +94,7 @@ class TrainingState:
 
     @property
     def rate_scale(self) -> float:
-        """What all step sizes are multiplied by."""
+        """The factor of all step sizes."""
         name = self.spec.names.rate_scale
         return float(self.engine.get(name)) if name in self.spec.controls else 1.0
 

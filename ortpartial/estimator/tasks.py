@@ -19,7 +19,7 @@ _SHARED = ("learning_rate", "learning_penalty", "gradient_clipping", "averaging"
 
 
 class Optimizer(Protocol):
-    """What an optimizer has that its processes share."""
+    """The part of an optimizer that its processes share."""
 
     training: Training
 

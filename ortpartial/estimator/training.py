@@ -127,7 +127,7 @@ _ADDED: Settings = {"gradient_clipping": None, "accumulate": 1, "averaging": Non
 
 
 class Training:
-    """What is trained and how, what has been trained so far, and the parts that do it.
+    """A training: its specification, its state, and the parts that carry it out.
 
     Parts follow from the spec and the settings: they are composed anew, and not pickled.
 

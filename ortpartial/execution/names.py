@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ortpartial.texts import free_name
+
 __all__ = ["StepNames"]
 
 
@@ -32,9 +34,7 @@ class StepNames:
 
     def free(self, name: str) -> str:
         """The name itself, or with underscores behind it where it is taken."""
-        while name in self.taken:
-            name += "_"
-        return name
+        return free_name(name, self.taken)
 
     @property
     def loss(self) -> str:

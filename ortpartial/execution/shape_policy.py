@@ -66,7 +66,7 @@ class ShapePolicy:
 
     @property
     def state(self) -> tuple[list[tuple[Hashable, int]], list[tuple[Hashable, int]], int, Hashable]:
-        """What a policy that continues this one is made of, without keys that are no strings, for formats like JSON."""
+        """The state from which a policy continues this one, without keys that are no strings, for formats like JSON."""
         chosen = list(self.chosen.items()) if self.chosen else []
         return chosen, list(self.counts.items()), self.frequent, self.first
 

@@ -239,7 +239,7 @@ class FitTasks:
 
     @cached_property
     def _arguments(self) -> dict[bool, dict[str, Callable[[], object]]]:
-        """What hooks may ask for: those of callbacks that read the view of a training get no copy of the estimator."""
+        """Arguments that hooks may ask for; callbacks that read the view of a training get no copy of the estimator."""
         data = {n: partial(self.data.get, n) for n in self.data}
         return {True: {**data, "fitted_estimator": _none}, False: {**data, "fitted_estimator": self._copy_estimator}}
 
@@ -352,7 +352,7 @@ def _is_adaptive(callback: CallbackLike) -> bool:
 
 
 def _none() -> None:
-    """What callbacks get that read the view of a training: no copy of the estimator."""
+    """The estimator for callbacks that read the view of a training, which is None: they get no copy."""
 
 
 def _period(callback: CallbackLike) -> int | None:

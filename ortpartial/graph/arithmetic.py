@@ -46,7 +46,7 @@ _FUNCTIONS: dict[str, Formula] = {
 
 
 class Arithmetic(Generic[V]):
-    """What a numpy array can be asked for, as expressions: operators, indexing, methods and functions.
+    """Operators, indexing, methods and functions of a numpy array, as expressions.
 
     Wherever an operator takes a `Value`, it takes an object that has one as `value` and derives from this class.
     """

@@ -26,7 +26,7 @@ def _limits(dtype: np.dtype) -> tuple[int, int] | None:
 
 
 def describe_misfit(array: np.ndarray, dtype: np.dtype) -> str:
-    """What an array holds that a dtype cannot hold, as the predicate of an error.
+    """Describe the elements of an array that a dtype cannot hold, as the predicate of an error.
 
     Real numbers of any dtype are rounded to the precision of a real dtype, which is no misfit.
 

@@ -102,7 +102,7 @@ def replace_gradient(y: Value, x: Value) -> Value:
 
 
 def gradient_reads(node: Node) -> tuple[Value, ...]:
-    """What the gradient of a node goes to: all that it reads, and of some operators one input alone."""
+    """Inputs of a node that its gradient goes to: all that it reads, and of some operators one input alone."""
     if node.op_type == "StraightThrough":
         return node.reads[1:]
     return node.reads[:1] if node.op_type == "CastLike" else node.reads  # of the other input, the type alone is read

@@ -11,7 +11,7 @@ __all__ = ["OpaqueSchema"]
 
 @dataclass(frozen=True)
 class OpaqueSchema:
-    """What one node says of an operator without a schema, in place of an ``onnx.defs.OpSchema``.
+    """The form of an operator without a schema, read from one node in place of an ``onnx.defs.OpSchema``.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def list_operators(domain: str) -> list[str]:
 
 
 def _unknown(op_type: str, domain: str, version: int) -> str:
-    """What to do about an operator without a schema."""
+    """Advice about an operator without a schema."""
     names = {n.lower(): n for n in list_operators(domain)}
     close = difflib.get_close_matches(op_type.lower(), names, n=1)
     guess = f" Did you mean {names[close[0]]}?" if close else ""

@@ -29,7 +29,7 @@ def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def find_boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: Collection[Value]) -> list[Value]:
-    """What gradients read of the forward expression: its leaves, and values that lead to its outputs.
+    """Values of the forward expression that gradients read: its leaves, and values that lead to its outputs.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ from ortpartial.native import Field, NativeStep, lay_out, translate
 from ortpartial.texts import parse_json
 from ortpartial.training_info import TrainingSession, to_training_info
 
+from .c_model import translate_model
 from .c_texts import write_check, write_page, write_state
 from .checks import check_mapping, to_array
 from .step import compose, share_rows
@@ -52,8 +53,9 @@ def export_c(
     """Write a training in C: a step with gradient and optimizer, for a program or a device without onnxruntime.
 
     The step is one C99 file without memory allocation. Beside it are the state that the training goes on from, as
-    constant arrays; a program that takes a few steps and compares the losses with those that are computed here, with a
-    Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
+    constant arrays; the model, as a function that predicts and as an ONNX file, which another function saves with the
+    weights of a state; a program that takes a few steps and compares losses and predictions with those that are
+    computed here, with a Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
 
     The function of a step returns 0, or the code of an index or a label that is out of range, and then leaves the state
     as it was; ``<name>_refusal`` is the code in words.
@@ -107,13 +109,14 @@ def export_c(
     proto = _read_training(training, weighted)
     session = TrainingSession(proto)
     step, loss = _translate(session, _choose_size(training, session, batch_size), name)
-    batches, losses = _train(proto, step, loss, data)
+    batches, losses, trained = _train(proto, step, loss, data)
+    model = translate_model(session, step)
     layout = {"format": _FORMAT, "version": _VERSION, "batch_size": step.batch, "state": [
         {"name": f.name, "dtype": f.dtype.name, "shape": list(f.shape)} for f in step.state]}
     texts = {f"{name}.c": step.source, f"{name}.h": step.header, **write_state(step, session.state),
-             **write_check(step, batches, losses), "README.md": write_page(step),
-             f"{name}.json": json.dumps(layout, indent=1) + "\n"}
-    return write_files({file: text.encode() for file, text in texts.items()}, folder)
+             **write_check(step, batches, losses, model, model.predict(trained, batches[0])),
+             "README.md": write_page(step, model), f"{name}.json": json.dumps(layout, indent=1) + "\n"}
+    return write_files({**{file: text.encode() for file, text in texts.items()}, **model.write()}, folder)
 
 
 @checked
@@ -221,8 +224,8 @@ def _translate(session: TrainingSession, rows: int, name: str) -> tuple[NativeSt
 
 def _train(
     proto: ModelProto, step: NativeStep, loss: str, data: Mapping[str, object] | None
-) -> tuple[list[dict[str, np.ndarray]], list[float]]:
-    """The batches of the test program, and the loss of each before its step."""
+) -> tuple[list[dict[str, np.ndarray]], list[float], TrainingSession]:
+    """The batches of the test program, the loss of each before its step, and the training after them."""
     count = max(2, min(_STEPS, _NUMBERS // (step.batch * sum(f.size for f in step.rows) or 1)))
     ranges = TrainingSession(proto).ranges
     drawn = (_draw(step, count, low, ranges) for low in (-1.0, 0.0))  # Some models take the logarithm of their inputs.
@@ -231,7 +234,7 @@ def _train(
         session = TrainingSession(proto)
         losses = [session.step(batch)[loss].item() for batch in batches]
         if np.isfinite(losses).all():
-            return batches, losses
+            return batches, losses, session
     raise DataError("The loss of the rows that the test program trains on is not finite; give data of yours.")
 
 

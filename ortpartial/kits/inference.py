@@ -13,11 +13,48 @@ from ortpartial.execution import Arrays
 from ortpartial.graph import build
 from ortpartial.model import load, read_regular
 from ortpartial.runtime import Device, Session
+from ortpartial.training_info import TrainingSession
 
 from .checks import check_inputs
 from .manifest import Manifest, Tensor
+from .opset import lower_opset
 
-__all__ = ["fill_model", "predict"]
+__all__ = ["fill_model", "place_weights", "predict"]
+
+
+#: Protobuf writes no more than this into one message.
+_LIMIT = 2**31 - 1
+
+
+def place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
+    """Write the inference model of a training, for older runtimes to run it, too.
+
+    Parameters
+    ----------
+    session : TrainingSession
+        The training.
+
+    Returns
+    -------
+    data : bytes
+        The file.
+    offsets : dict of str to int
+        By weight, where its numbers begin in it.
+
+    Raises
+    ------
+    ModelError
+        The model is larger than 2 GB.
+    """
+    proto, state = lower_opset(session.inference_model()), session.state
+    if proto.ByteSize() > _LIMIT:
+        raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
+    data, offsets = proto.SerializeToString(), {}
+    for t in proto.graph.initializer:
+        if t.name in state and t.raw_data:
+            message = t.SerializeToString()  # Its name makes it unique; its numbers come last.
+            offsets[t.name] = data.index(message) + len(message) - len(t.raw_data)
+    return data, offsets
 
 
 def fill_model(folder: Path, manifest: Manifest, state: Arrays) -> ModelProto:
@@ -56,7 +93,8 @@ def fill_model(folder: Path, manifest: Manifest, state: Arrays) -> ModelProto:
     return model
 
 
-def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], device: Device) -> Arrays:
+def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], device: Device
+            ) -> dict[str, np.ndarray]:
     """Run the model of a kit.
 
     Parameters
@@ -82,7 +120,7 @@ def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], d
     ModelError
         onnxruntime refuses the model.
     """
-    graph = load(model)  # With its guards: it may be of a stranger.
+    graph = load(model, ties="file")  # With its guards: it may be of a stranger.
     read = {t.name: t for t in manifest.inputs}
     tensors = [read.get(n) or Tensor(n, v.dtype.name, (*("N" if size is None else size for size in v.shape or ()),))
                for n, v in graph.inputs.items()]

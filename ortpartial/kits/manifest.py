@@ -22,7 +22,7 @@ FORMAT, VERSION = "ortpartial.kit", 1
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a graph of a kit reads or writes.
+    """A tensor that a graph of a kit reads or writes.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a kit holds, and in which order its graphs are bound.
+    """The contents of a kit, and the order in which its graphs are bound.
 
     Parameters
     ----------

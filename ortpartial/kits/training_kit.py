@@ -15,6 +15,7 @@ from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
+from ortpartial.learning import accept_words
 from ortpartial.model import read_tensors, replace_file, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
@@ -178,6 +179,7 @@ class TrainingKit:
             raise DataError("The batch has no rows.")
         return self._step(arrays, self.manifest.find_step(rows))
 
+    @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
               on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
@@ -329,6 +331,7 @@ def _read(data: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, o
     return read_tensors(data)[0] if isinstance(data, str | os.PathLike) else data
 
 
+@accept_words(random_state="seed")
 @checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",

@@ -14,16 +14,14 @@ from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.model import read, write_files
 from ortpartial.training_info import TrainingSession
 
+from .inference import place_weights
 from .manifest import Manifest, Tensor, read_manifest
-from .opset import lower_opset
+from .page import write_readme
 from .runners import read_runners
 from .state_file import pack_state
 from .step import KitStep, compose, name_sizes, share_rows
 
 __all__ = ["write_kit"]
-
-#: Protobuf writes no more than this into one message.
-_LIMIT = 2**31 - 1
 
 
 @checked
@@ -39,7 +37,7 @@ def write_kit(
 
     Its step is a plain ONNX graph, which reads a batch and the state (weights, running statistics, optimizer states,
     counters) and returns the loss and the next state. Beside it are the state, the inference model, a manifest with
-    names, shapes and the order of bindings, and runners.
+    names, shapes and the order of bindings, runners, and a README: how it trains and predicts in each language.
 
     Parameters
     ----------
@@ -78,8 +76,9 @@ def write_kit(
     >>> x, w = variable("x", "float32", ["N", 1]), constant([[0.0]], hint="w")
     >>> optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w}), learning_rate=0.25)
     >>> sorted(write_kit(optimizer.get_training_onnx("lowered"), "kit", targets=()))
-    ['kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
+    ['README.md', 'kit.json', 'model.onnx', 'state.safetensors', 'step.onnx']
     """
+    targets = list(targets) if isinstance(targets, Iterable) and not isinstance(targets, str) else targets
     runners = read_runners(targets)
     proto = read(model)
     if len(proto.training_info) != 1:
@@ -91,14 +90,17 @@ def write_kit(
     sizes = _choose_sizes(shapes, batch_sizes)
     files = {size: "step.onnx" if size is None else f"step-{size}.onnx" for size in sizes}
     steps = {size: compose(session, shapes, size) for size in sizes}
-    data, weights = _place_weights(session)
+    data, weights = place_weights(session)
     first = sizes[0] or 32 if batch_size is None else check_count("batch_size", batch_size)
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     stale = _list_steps(Path(folder)).difference(files.values())
-    written = write_files({  # The manifest comes first, so that it is the last to take the place of a former one.
+    contents = {  # The manifest comes first, so that it is the last to take the place of a former one.
         Manifest.NAME: manifest.to_json().encode(), Manifest.MODEL: data, Manifest.STATE: pack_state(session.state, 0),
-        **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}, folder)
+        **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}
+    names = ([v.name for v in values] for values in (proto.graph.input, proto.graph.output))
+    page = write_readme(manifest, contents, [targets] if isinstance(targets, str) else targets, *names)
+    written = write_files({**contents, "README.md": page.encode()}, folder)
     for name in stale:
         (Path(folder) / name).unlink(missing_ok=True)
     return written
@@ -139,16 +141,3 @@ def _describe(
     outputs = [Tensor(n, v.dtype.name, name_sizes(n, v.shape or ())) for n, v in step.outputs.items()]
     state = [Tensor(n, a.dtype.name, a.shape) for n, a in session.state.items()]
     return tuple(inputs), tuple(outputs), tuple(state)
-
-
-def _place_weights(session: TrainingSession) -> tuple[bytes, dict[str, int]]:
-    """The inference model, and where in its file the numbers of each weight begin."""
-    proto, state = lower_opset(session.inference_model()), session.state
-    if proto.ByteSize() > _LIMIT:
-        raise ModelError("A kit holds models of up to 2 GB, as protobuf does, and this one is larger.")
-    data, offsets = proto.SerializeToString(), {}
-    for t in proto.graph.initializer:
-        if t.name in state and t.raw_data:
-            message = t.SerializeToString()  # Its name makes it unique; its numbers come last.
-            offsets[t.name] = data.index(message) + len(message) - len(t.raw_data)
-    return data, offsets

@@ -118,7 +118,7 @@ def normalize(name: str) -> str:
 
 
 def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
-    """What is probably meant by an unknown name.
+    """Suggest the name that is probably meant by an unknown one.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def answer_keywords(**advice: str) -> Callable[[Method], Method]:
 
 
 def list_aliases(names: Iterable[str]) -> dict[str, str]:
-    """What is meant by the names of settings in other libraries, where these settings exist."""
+    """Settings by their names in other libraries, where these settings exist."""
     names = frozenset(names)
     return {alias: repr(n) for alias, choices in SETTINGS.items() for n in reversed(choices) if n in names}
 

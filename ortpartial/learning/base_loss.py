@@ -129,7 +129,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         return None
 
     def count_array(self, t: np.ndarray) -> np.ndarray | None:
-        """What `counts` computes, for an array of targets.
+        """The weights of `counts` for an array of targets.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         """
 
     def explain_shape(self, shape: Sequence[int], output_shape: Shape) -> str:
-        """What to do about a target of a shape that is not that of `target_shape`.
+        """Advice about a target whose shape is not that of `target_shape`.
 
         Parameters
         ----------

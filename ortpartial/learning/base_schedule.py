@@ -63,7 +63,7 @@ class PlateauSchedule(Schedule):
     @property
     @abstractmethod
     def first_memory(self) -> np.ndarray:
-        """What `watch` remembers before the first loss."""
+        """The memory of `watch` before the first loss."""
 
     @abstractmethod
     def watch(self, loss: float, scale: float, memory: np.ndarray, eta0: float) -> tuple[float, np.ndarray]:

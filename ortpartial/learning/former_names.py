@@ -14,7 +14,7 @@ from ortpartial.exceptions import ArgumentError, SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
-           "accept_former_names", "advise", "find_former", "refuse_former_names"]
+           "accept_former_names", "accept_words", "advise", "find_former", "refuse_former_names"]
 
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
 
@@ -25,7 +25,7 @@ def _rename(name: str) -> Callable[[Settings, object], None]:
     """A conversion to a setting of another name."""
     def rename(settings: Settings, value: object) -> None:
         if name in settings:
-            raise SettingError(f"{name} is given twice, under its former name as well.")
+            raise SettingError(f"{name} is given twice, under another name as well.")
         settings[name] = value
 
     return rename
@@ -122,6 +122,11 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
                                           "gradient_model(model) writes the gradient"),
 }
 
+#: Settings under words of other libraries that are taken for those of today.
+SETTING_WORDS: dict[str, FormerSetting] = {
+    "epochs": FormerSetting("its name is max_iter", _rename("max_iter"), needs="max_iter"),
+}
+
 _SGD = {
     "learning_rate": "write schedule='invscaling', 'optimal' or 'constant', or eta0=... for a number",
     "power_t": "write schedule=InvScalingSchedule(power_t=...)",
@@ -192,11 +197,12 @@ def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:
     >>> list(find_former(["model", "device"]))
     ['model_onnx', 'onnx_model', 'providers', 'device_index']
     """
-    return {n: former for n, former in FORMER_SETTINGS.items() if former.needs in names and n not in names}
+    every = {**SETTING_WORDS, **FORMER_SETTINGS}
+    return {n: former for n, former in every.items() if former.needs in names and n not in names}
 
 
 def advise(owner: str, name: str, names: Collection[str]) -> str:
-    """What to write in place of a former setting or argument.
+    """Advice on what to write in place of a former setting or argument.
 
     Parameters
     ----------
@@ -256,6 +262,46 @@ def accept_former_names(initializer: Initializer) -> Initializer:
 
     vars(initialize)["former"] = frozenset(former)
     return cast(Initializer, initialize)
+
+
+def accept_words(**words: str) -> Callable[[Function], Function]:
+    """Decorate a function, so that it takes arguments by the words of another library as well.
+
+    They are no parameters: `inspect.signature` knows the names of today alone.
+
+    Parameters
+    ----------
+    **words : str
+        By the word of the other library, the name of the argument here.
+
+    Returns
+    -------
+    callable
+        The decorator.
+
+    Examples
+    --------
+    >>> @accept_words(r="rank")
+    ... def add(model, rank=8):
+    ...     return rank
+    >>> add(b"", r=2)
+    2
+    """
+    def decorate(function: Function) -> Function:
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def renamed(*args: object, **keywords: object) -> Any:
+            for word in words.keys() & keywords.keys():
+                if words[word] in keywords or words[word] in names[: len(args)]:
+                    raise ArgumentError(f"{function.__name__} takes {words[word]!r}, which {word!r} is another word "
+                                        f"for; give one of them.")
+                keywords[words[word]] = keywords.pop(word)
+            return function(*args, **keywords)
+
+        return cast(Function, renamed)
+
+    return decorate
 
 
 def refuse_former_names(function: Function) -> Function:

@@ -128,7 +128,7 @@ class NextTokenLearningLoss(BaseLearningLoss):
 
 
 def _delay(costs: Value) -> Value:
-    """What belongs to the next token at that token, and 0 at the first one."""
+    """Shift costs of the next token to the place of that token, with 0 at the first."""
     return op.Slice(op.Pad(costs, [0, 1, 0, 0], 0), [0], [-1], [1]).stated(costs.shape)
 
 

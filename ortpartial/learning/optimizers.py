@@ -6,6 +6,7 @@ import numpy as np
 
 from ortpartial.checks import check_real
 from ortpartial.exceptions import SettingError
+from ortpartial.texts import is_number
 
 from . import adaptive_rates, layerwise_rates, momentum_rates
 from .adaptive_rates import *  # noqa: F403 - a new optimizer is named once
@@ -52,14 +53,6 @@ def resolve_rate(rate: BaseLearningRate | type[BaseLearningRate] | str | float) 
     """
     if isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool):
         return LearningRateSGD(check_real("learning_rate", rate))
-    if isinstance(rate, str) and _is_number(rate):
+    if isinstance(rate, str) and is_number(rate):
         raise SettingError(f"learning_rate: {rate!r} is a string; did you mean the number {rate}?")
     return resolve_piece(BaseLearningRate, rate, _NAMES)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

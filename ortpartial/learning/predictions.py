@@ -292,7 +292,7 @@ class Meter:
 
 
 def _join(output: str, batches: Sequence[Compared]) -> Compared:
-    """What all batches have, row after row."""
+    """The rows of all batches in one array."""
     try:
         t, y, w = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     except ValueError:

@@ -247,11 +247,11 @@ class ReduceOnPlateauSchedule(PlateauSchedule):
 
     @property
     def first_memory(self) -> np.ndarray:
-        """What `watch` remembers before the first loss."""
+        """The memory of `watch` before the first loss."""
         return np.array([np.finfo(np.float64).max, 0, 0])
 
     def watch(self, loss: float, scale: float, memory: np.ndarray, eta0: float) -> tuple[float, np.ndarray]:
-        """What step sizes are multiplied by after another loss.
+        """The factor of step sizes after another loss.
 
         Parameters
         ----------

@@ -135,7 +135,7 @@ def find_aliases(graph: GraphProto) -> dict[str, Alias]:
 
 
 def name_parameter_input(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
-    """What a module of torch calls an input of a node.
+    """The name by which a module of torch calls an input of a node.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from ortpartial.graph import Value, attribute_value, constant, op
 
 from .walk import walk_graphs
 
-__all__ = ["has_lost_windows", "is_misread", "is_missized", "write_pads"]
+__all__ = ["is_misread", "is_missized", "write_pads"]
 
 #: By operator, behind its domain and a dot where that is not ONNX's own: the input that is its kernel.
 _KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3,
@@ -70,11 +70,10 @@ def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes
 
 
 def is_misread(model: ModelProto) -> bool:
-    """Whether a model has an auto_pad SAME or a ceil_mode that some runtime reads otherwise than ONNX defines it.
+    """Whether a model has an auto_pad SAME that some runtime reads otherwise than ONNX defines it.
 
     onnxruntime 1.19 to 1.32 removes elements where the last window ends before the image does, or refuses to run; and
-    it refuses dilations, or ignores them. ConvTranspose is right. With ceil_mode, 1.19.2 keeps windows that begin
-    behind the input, which its inference of shapes leaves out, and in 1.32.0 it is the other way round.
+    it refuses dilations, or ignores them. ConvTranspose is right.
 
     Parameters
     ----------
@@ -86,30 +85,7 @@ def is_misread(model: ModelProto) -> bool:
     bool
     """
     return any(_is_misread(node, graph) for graph in walk_graphs(model.graph) for node in graph.node
-               if any((a.name == "auto_pad" and a.s.startswith(b"SAME")) or (a.name == "ceil_mode" and a.i)
-                      for a in node.attribute))
-
-
-def has_lost_windows(op_type: str, inputs: Inputs, attributes: Attributes) -> bool:
-    """Whether a window of a pool begins behind its input: some runtimes leave it out, and others do not.
-
-    Parameters
-    ----------
-    op_type : str
-        An operator of the default domain.
-    inputs : sequence of Value or None
-        Its inputs.
-    attributes : mapping of str to object
-        Its attributes.
-
-    Returns
-    -------
-    bool
-        False where sizes are not known.
-    """
-    windows, x = _read_rounded(op_type, attributes), inputs[0] if inputs else None
-    sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)] if x is not None else []
-    return windows is not None and len(sizes) == len(windows.strides) and windows.begin_behind(sizes)
+               if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute))
 
 
 def is_missized(node: NodeProto) -> bool:
@@ -133,8 +109,6 @@ def is_missized(node: NodeProto) -> bool:
 def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     op_type = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-    if _read_rounded(op_type, attributes) is not None:
-        return True
     at, kernel = _KERNELS.get(op_type), attributes.get("kernel_shape")
     if not kernel and at is not None and at < len(node.input):
         stored = [list(t.dims) for t in graph.initializer if t.name == node.input[at]]
@@ -172,34 +146,40 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     >>> write_pads("MaxPool", [x], {**same, "strides": [2]})[1]
     {'kernel_shape': [3], 'strides': [2], 'pads': [1, 1]}
     """
-    rounded = _read_rounded(op_type, attributes) if inputs and inputs[0] is not None else None
-    if rounded is not None:
+    if not inputs or inputs[0] is None:
+        return None
+    if (rounded := _read_rounded(op_type, attributes)) is not None:
         return _write_rounded(op_type, inputs, attributes, rounded)
     at = _KERNELS.get(op_type)
     w = inputs[at] if at is not None and at < len(inputs) else None
     kernel = attributes.get("kernel_shape") or (() if w is None or w.shape is None else w.shape[2:])
-    windows, x = _read_windows(op_type, kernel, attributes), inputs[0] if inputs else None
-    if windows is None or x is None:
+    windows, x = _read_windows(op_type, kernel, attributes), inputs[0]
+    if windows is None:
         return None
-    rest = {n: a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
-    if "ceil_mode" in rest:
-        rest["ceil_mode"] = 0  # With auto_pad there is one window for each stride that begins, in either mode.
+    # With auto_pad there is one window for each stride that begins, in either mode of rounding.
+    rest = {n: 0 if n == "ceil_mode" else a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
     totals = _find_totals(x, windows)
     if totals is None and windows.always_fit:
         return None
     if totals is not None:
         before, after = zip(*map(windows.split, totals), strict=True)
-        # A pool must not have pads of the size of its kernel, which dilations may ask for.
-        if op_type not in _POOLS or all(p < (k or 0) for p, k in zip([*before, *after], [*windows.kernel] * 2,
-                                                                       strict=True)):
+        if op_type not in _POOLS or _are_smaller([*before, *after], windows.kernel):
             return list(inputs), {**rest, "pads": [*before, *after]}, list
     total = _compute_totals(x, w, windows) if totals is None else constant(totals, np.int64)
     return _write_behind_pad(op_type, inputs, rest, *windows.split(total))
 
 
+def _are_smaller(pads: Sequence[int], kernel: Sequence[int | None]) -> bool:
+    """Whether pads are smaller than the kernel, as those of a pool must be; dilations may ask for others."""
+    return all(p < (k or 0) for p, k in zip(pads, [*kernel, *kernel], strict=True))
+
+
 @dataclass(frozen=True)
 class _Rounded:
-    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis."""
+    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis.
+
+    onnxruntime 1.19.2 keeps such a window, which its inference of shapes leaves out; 1.32.0 does the contrary.
+    """
 
     strides: Sequence[int]
     extents: Sequence[int]

@@ -13,7 +13,7 @@ from ortpartial.graph import VIEWS, Node, Value
 
 from .validation import LARGEST_WINDOW
 
-__all__ = ["check_node"]
+__all__ = ["check_node", "check_operator"]
 
 #: Operators that crash or hang on a tensor without elements (onnxruntime 1.19.2; Conv and LSTM in 1.31.1).
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "Einsum", "GRU", "LSTM", "RNN", "ReduceL1",
@@ -50,6 +50,21 @@ def check_node(op_type: str, inputs: Sequence[Value | None], attributes: Attribu
     if op_type in NEVER_EMPTY and (empty := [x for x in data if x is not None and 0 in (x.shape or ())]):
         raise ModelError(f"{where} reads {empty[0]!r}, a tensor without elements, which crashes or hangs some "
                          f"versions of onnxruntime; leave the node out.")
+    check_operator(op_type, inputs, attributes, where)
+
+
+def check_operator(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, where: str) -> None:
+    """Refuse a node that is known to crash or hang the process, unless it is for want of elements.
+
+    Parameters
+    ----------
+    op_type, inputs, attributes, where
+        As for `check_node`.
+
+    Raises
+    ------
+    ModelError
+    """
     check = _CHECKS.get(op_type)
     if check is not None and (reason := check(*inputs, **_select(attributes, check))):
         raise ModelError(f"{where} {reason}")

@@ -120,7 +120,7 @@ def _infer(formula: Formula, place: int | None, default: int, attributes: Attrib
 
 
 def _as_float(kind: TypeProto | None) -> Value | None:
-    """What an input stands for, to infer shapes by; a condition stays one."""
+    """The stand-in of an input for shape inference; a condition keeps its dtype."""
     if kind is None:
         return None
     real = TypeProto()

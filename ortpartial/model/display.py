@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from html import escape
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +16,7 @@ __all__ = ["draw_card", "format_bytes", "format_flops", "list_facts"]
 
 def list_facts(inputs: Mapping[str, Value], outputs: Mapping[str, Value], values: Iterable[Value],
                arrays: Collection[np.ndarray]) -> dict[str, str]:
-    """What a model reads, computes and holds, a line each.
+    """Inputs, outputs and contents of a model, a line each.
 
     Parameters
     ----------
@@ -79,6 +78,8 @@ def draw_card(title: str, rows: Mapping[str, str], picture: str = "",
     >>> draw_card("A", {"b": "<c>"}).partition("left")[2]
     '"><tr><th>b</th><td>&lt;c&gt;</td></tr></table></details>'
     """
+    from html import escape  # Its table of entities takes milliseconds.
+
     shown = {name: printable(text, keep="\n") for name, text in rows.items()}
     cells = "".join(f'<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in shown.items())
     folded = "".join(f'<details><summary>{escape(name)}</summary><pre style="line-height: 1.25; overflow-x: auto">'

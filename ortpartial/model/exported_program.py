@@ -58,7 +58,7 @@ class ExportedProgram:
 
 
 def read_program(graph: GraphProto) -> ExportedProgram | None:
-    """What a graph records of the program that it was exported from.
+    """The record in a graph of the program that it was exported from.
 
     Parameters
     ----------

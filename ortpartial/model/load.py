@@ -103,7 +103,7 @@ class Model(Immutable):
 
     @cached_property
     def main_names(self) -> dict[str, str]:
-        """What to call each initializer: its alias where it has one, else its name."""
+        """The name to show for each initializer: its alias where it has one, else its name."""
         record = read_torch(self.proto)
         ties = {*self.ties.joined, *(() if record is None else record.ties)}
         aliases = {a.initializer: alias for alias, a in self.aliases.items() if alias not in ties}

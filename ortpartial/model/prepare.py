@@ -308,10 +308,15 @@ def _without_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
         computed = [o for node in g.node for o in node.output if o in opaque]
         g.value_info.extend(helper.make_value_info(o, opaque[o]) for o in computed)
     for node in (n for g in (main, *inside) for n in g.node if n.op_type in MISTAKEN_DEFAULTS):
-        written = {a.name for a in node.attribute}
-        mistaken = MISTAKEN_DEFAULTS[node.op_type]
-        node.attribute.extend(helper.make_attribute(n, v) for n, v in mistaken.items() if n not in written)
+        _write_defaults(node)
     return model
+
+
+def _write_defaults(node: onnx.NodeProto) -> None:
+    """Write out the defaults of attributes that shape inference mistakes."""
+    written = {a.name for a in node.attribute}
+    node.attribute.extend(helper.make_attribute(n, v) for n, v in MISTAKEN_DEFAULTS[node.op_type].items()
+                          if n not in written)
 
 
 def _last_line(e: Exception) -> str:

@@ -62,7 +62,7 @@ def _list_read(nodes: Collection[NodeProto], outputs: Collection[str]) -> set[st
 
 
 def _inputs(node: NodeProto) -> Iterator[str]:
-    """What a node reads, in its bodies, too."""
+    """Names that a node reads, in its bodies, too."""
     yield from node.input
     for body in bodies(node):
         for graph in walk_graphs(body):

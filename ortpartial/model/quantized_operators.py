@@ -1,4 +1,4 @@
-"""What quantized operators stand for, of ONNX and of com.microsoft: the formulas of straight-through gradients."""
+"""Formulas of quantized operators, of ONNX and of com.microsoft, for straight-through gradients."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """What the graphs of one model have in common: opsets, inferred types and initializers."""
+    """Opsets, inferred types and initializers, which the graphs of one model share."""
 
     opsets: Mapping[str, int]
     types: Mapping[str, onnx.TypeProto]
@@ -198,7 +198,7 @@ class Reader:
 
     def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
                 attributes: Attributes) -> list[Value | None] | None:
-        """What an operator of `EXPANSIONS` computes, once it has what its schema, if there is one, asks for."""
+        """The values that an operator of `EXPANSIONS` computes; its schema, if there is one, is checked first."""
         if (node.domain, node.op_type) not in EXPANSIONS:
             return None
         if defs.has(node.op_type, node.domain):

@@ -38,8 +38,7 @@ from ortpartial.graph import (
     topological,
 )
 
-from .auto_pad import has_lost_windows
-from .crash_guards import check_node, count_classes, find_source
+from .crash_guards import check_operator, count_classes, find_source
 from .folding import evaluate
 from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
 
@@ -119,7 +118,7 @@ def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attribut
     Raises
     ------
     ModelError
-        The operator would crash or hang the process, or runtimes compute it differently.
+        The operator would crash or hang the process.
     """
     op_type, where = schema.name, f"A {schema.name}"
     if schema.domain:
@@ -127,10 +126,7 @@ def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attribut
     check_numbers(op_type, _list_numbers(attributes), where)
     if op_type == "Einsum":
         check_equation(str(attributes.get("equation")), where)
-    check_node(op_type, inputs, attributes, where)
-    if has_lost_windows(op_type, inputs, attributes):
-        raise ModelError(f"{where} has a window that begins behind its input, where ceil_mode rounds up, which some "
-                         f"runtimes leave out; set ceil_mode=0, and the pads that are meant.")
+    check_operator(op_type, inputs, attributes, where)
     return guard_inputs(op_type, inputs, attributes, where)
 
 

@@ -102,7 +102,7 @@ def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> li
 
 
 def apply_formula(node: Node, inputs: Inputs) -> Sequence[Value | None]:
-    """What the outputs of a node stand for, from what its inputs do."""
+    """The values that the outputs of a node stand for, from those of its inputs."""
     formula = FORMULAS.get((node.domain, node.op_type))
     if formula is None:
         return _apply_same(node, inputs)

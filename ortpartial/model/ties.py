@@ -233,7 +233,7 @@ class _Exporter:
         return [k if k is not None and k[0] == "scope" and _are_copies(first[1], k[1]) else first for k in keys]
 
     def _find_key(self, name: str, use: Use, filled: bool) -> Key:
-        """What tells the weight that a node reads."""
+        """The key of the weight that a node reads."""
         if self.program is not None:
             call = self.program.read_call(use.node)
             # The nodes of a body read what their node passes to it, by names of their own.
@@ -251,7 +251,7 @@ class _Exporter:
         return key or (("statistic", name, role) if role in _STATISTICS else ("name", name))
 
     def _find_layer_key(self, name: str, use: Use, role: str | None, scope: str | None) -> Key | None:
-        """What tells a weight by the layer that reads it, where it has a role there."""
+        """The key of a weight by the layer that reads it, where it has a role there."""
         if role is None:
             return None
         if scope is not None:

@@ -23,7 +23,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class TorchRecord:
-    """What torch knows of a module, and a graph does not say.
+    """Facts of a torch module that its graph does not say.
 
     Parameters
     ----------

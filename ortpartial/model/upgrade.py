@@ -131,13 +131,13 @@ def _rewrite(graph: GraphProto, context: _Context) -> None:
 
 @dataclass(frozen=True)
 class _Context:
-    """What writers ask of the model around their node; all of it is computed at the first question."""
+    """The model around a node, as writers ask for it; all of it is computed at the first question."""
 
     model: ModelProto
     version: int
 
     def find_writer(self, node: NodeProto) -> Callable[[_Writer], None] | None:
-        """What writes a node anew; None where it stays as it is."""
+        """The function that writes a node anew; None where it stays as it is."""
         if node.domain not in STANDARD or node.op_type not in WRITERS:
             return None
         last, write = WRITERS[node.op_type]

@@ -67,18 +67,7 @@ typedef struct {
   int64_t iteration;
 $given} ${name}_given;
 
-/* Train on one batch, whose loss before the step is put into loss. Returns 0, or the code of a refusal: an index or a
-   label that is out of range. Then neither the state nor the number of batches has changed. */
-int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
-    $loss *loss);
-
-/* Train on many batches: order has the numbers of the $batch rows of each, losses has room for a number of each.
-   Returns 0, or the code of the first refusal: the batches before it, as many as the iteration has grown by, were
-   trained. */
-int32_t ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
-    const int64_t *order, int64_t steps, $loss *losses);
-
-/* A code in words; codes are from 0, nothing was refused, to $codes. */
+$functions/* A code in words; codes are from 0, nothing was refused, to $codes. */
 const char *${name}_refusal(int32_t code);
 
 #ifdef __cplusplus
@@ -101,7 +90,7 @@ static int32_t ${name}_run(${name}_state *restrict s, ${name}_memory *restrict m
 $body
 }
 
-int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
+$linkage ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
     $loss *loss) {
   const op_mode mode = op_flush_denormals();
   const int32_t code = ${name}_run(state, memory, given, loss$batch_arguments);
@@ -111,6 +100,29 @@ int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}
   return code;
 }
 
+${train}const char *${name}_refusal(int32_t code) {
+  static const char *const refusals[] = {
+$refusals
+  };
+  return code < 0 || code > $codes ? "This code is none of a refusal." : refusals[code];
+}
+""")
+
+_TRAINING = Template("""\
+/* Train on one batch, whose loss before the step is put into loss. Returns 0, or the code of a refusal: an index or a
+   label that is out of range. Then neither the state nor the number of batches has changed. */
+int32_t ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
+    $loss *loss);
+
+/* Train on many batches: order has the numbers of the $batch rows of each, losses has room for a number of each.
+   Returns 0, or the code of the first refusal: the batches before it, as many as the iteration has grown by, were
+   trained. */
+int32_t ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
+    const int64_t *order, int64_t steps, $loss *losses);
+
+""")
+
+_TRAIN = Template("""\
 int32_t ${name}_train(${name}_state *state, ${name}_memory *memory, const ${name}_rows *rows, ${name}_given *given,
     const int64_t *order, int64_t steps, $loss *losses) {
   const op_mode mode = op_flush_denormals();
@@ -126,12 +138,6 @@ $gather
   return code;
 }
 
-const char *${name}_refusal(int32_t code) {
-  static const char *const refusals[] = {
-$refusals
-  };
-  return code < 0 || code > $codes ? "This code is none of a refusal." : refusals[code];
-}
 """)
 
 
@@ -180,6 +186,8 @@ class CFile:
         The type of the loss.
     refusals : sequence of str
         The errors that a step may end with, by code from 1.
+    is_training : bool
+        Whether other files call its functions, those of a step and of many; else there is one, for its own file.
     """
 
     name: str
@@ -190,15 +198,17 @@ class CFile:
     batch: int
     loss: np.dtype
     refusals: Sequence[str] = ()
+    is_training: bool = True
 
     def header(self) -> str:
         """The declarations."""
         given = [f"  {C_TYPES[f.dtype]} {f.c_name}" + f"[{f.size}]" * (f.size != 1) + ";\n" for f in self.given]
         rows = [f"  const {C_TYPES[f.dtype]} *{f.c_name};  /* {f.size} a row */" for f in self.rows]
+        names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
         return _HEADER.substitute(
-            name=self.name, NAME=self.name.upper(), loss=C_TYPES[self.loss], batch=self.batch, given="".join(given),
-            codes=len(self.refusals), refused=" After a refusal, refused is the number that it is about." * bool(
-                self.refusals),
+            names, NAME=self.name.upper(), functions=_TRAINING.substitute(names) if self.is_training else "",
+            given="".join(given), codes=len(self.refusals),
+            refused=" After a refusal, refused is the number that it is about." * bool(self.refusals),
             state=_declare(f.declare() for f in self.state), memory=_declare(f.declare() for f in self.memory),
             rows=_declare(rows))
 
@@ -220,15 +230,17 @@ class CFile:
         """
         texts = [resources.files(__package__).joinpath(f"{name}.c").read_text(encoding="utf-8")
                  for name in ("prelude", "support")]
+        names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
+        train = _TRAIN.substitute(names, gather=self._gather(), row_arguments="".join(map(self._argument, self.rows)))
         return _SOURCE.substitute(
-            name=self.name, loss=C_TYPES[self.loss], batch=self.batch, prelude="\n".join(texts),
+            names, train=train if self.is_training else "", prelude="\n".join(texts),
+            linkage="int32_t" if self.is_training else "static int32_t",
             codes=len(self.refusals), refusals="\n".join(f"    {_quote(text)}," for text in (
                 "Nothing was refused.", *map(state_refusal, self.refusals))),
             tables="\n".join(map(write_table, tables)), functions="\n".join(functions),
             body="\n".join(f"  {line}" for line in body), unused="".join(f" (void)x_{f.c_name};" for f in self.rows),
             row_parameters="".join(f", const {C_TYPES[f.dtype]} *restrict x_{f.c_name}" for f in self.rows),
-            batch_arguments="".join(f", batch->{f.c_name}" for f in self.rows), gather=self._gather(),
-            row_arguments="".join(self._argument(f) for f in self.rows))
+            batch_arguments="".join(f", batch->{f.c_name}" for f in self.rows))
 
     def _argument(self, f: Field) -> str:
         """A batch of rows: they are gathered, but for a single one, which is where it is."""

@@ -49,7 +49,7 @@ _CONSTANT = 5e-6
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step has to do.
+    """The operations and memory of a step.
 
     Parameters
     ----------

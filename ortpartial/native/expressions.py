@@ -199,7 +199,7 @@ class Load(Expression):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is equal for equal places of equal memory."""
+        """A key that is equal for equal places of equal memory."""
         strides = tuple((n, s) for n, s in zip(self.shape, self.at.strides, strict=True) if n != 1)
         return id(self.array.memory), strides, self.at.offset, self.at.outer, id(self.index), self.stride
 

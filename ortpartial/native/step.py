@@ -65,13 +65,13 @@ class NativeStep:
 
     @property
     def memory_bytes(self) -> int:
-        """What intermediate results take."""
+        """Bytes of intermediate results."""
         return lay_out(self.memory).itemsize
 
 
 def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows: Collection[str],
               state: Mapping[str, str], loss: str, iteration: str | None = None, name: str = "step",
-              ranges: Mapping[str, Range] = MappingProxyType({})) -> NativeStep:
+              ranges: Mapping[str, Range] = MappingProxyType({}), is_training: bool = True) -> NativeStep:
     """Write a step in C.
 
     Parameters
@@ -90,6 +90,8 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
         What functions and types begin with, an identifier of C.
     ranges : dict of str to Range
         By input of whole numbers, what its numbers are checked for.
+    is_training : bool
+        Whether there are functions for a step and for many, to be called by other files; else only a static one.
 
     Returns
     -------
@@ -116,9 +118,9 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     row_fields = [replace(f, shape=f.shape[1:]) for n, f in used.items() if n in rows]
     given = [f for n, f in used.items() if n not in rows and n not in state and n != iteration]
     changed, refusals = [used[n] for n in state], tuple(writer.refusals)
-    memory = _list_memory(plan, row_fields, batch, bool(refusals))
+    memory = _list_memory(plan, row_fields if is_training else [], batch, bool(refusals))
     _check_sizes([*changed, *memory])
-    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals)
+    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals, is_training)
     read = {r.array for kernel in kernels for r in kernel.reads()}
     source = text.source([table for table in translator.tables if table in read], writer.functions(),
                          [*writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])

@@ -57,7 +57,7 @@ def translates(*operators: str, domain: str = "") -> Callable[[Callable[[Transla
 
 
 class Translator:
-    """What has been translated so far.
+    """The translation of a graph so far.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Translator:
 
     @contextmanager
     def inside(self, inputs: Mapping[Value, Expression], captured: Sequence[Value]) -> Iterator[list[Kernel]]:
-        """What is translated meanwhile is the body of a kernel, whose kernels are given.
+        """Translate the body of a kernel meanwhile, into the given kernels.
 
         What is dear to compute among the values that it captures is stored before.
         """
@@ -144,7 +144,7 @@ class Translator:
         self._values[v] = e
 
     def read(self, v: Value | None) -> Expression:
-        """What the elements of a value are."""
+        """The expressions of the elements of a value."""
         assert v is not None
         if v not in self._values:
             self._values[v] = self._constant(v)

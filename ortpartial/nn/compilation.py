@@ -248,7 +248,7 @@ class Program(HeldState):
         return self._processes.is_first
 
     def _describe(self) -> dict[str, str]:
-        """What has to be the same in all processes: the weights that are trained, the optimizers, and the step."""
+        """Describe the weights that are trained, the optimizers and the step, which all processes must share."""
         facts = {n: f"{p.dtype} of shape {p.shape}{'' if p.is_trained else ', frozen'}"
                  for n, p in self.module.named_parameters(buffers=True)}
         facts |= describe_settings(**{n: f"{o!r}, {o.penalty!r}, {o.gradient_clipping!r}, {o.parallel!r}"
@@ -380,7 +380,7 @@ class Program(HeldState):
 
     @cached_property
     def idle(self) -> IdleRunner:
-        """What the loop asks where steps are taken batch by batch."""
+        """The runner that the loop asks where steps are taken batch by batch."""
         return IdleRunner(self.engine_name, self.engine_reason, lambda: self.iteration, self.turn, self.local)
 
     @property
@@ -491,7 +491,7 @@ class Program(HeldState):
 
     @in_turn
     def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
-        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
+        """The results of a step in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         function = self._open_evaluation(arrays, meter)
         return self._read(function, function(arrays, self.get_used), meter)
@@ -506,7 +506,7 @@ class Program(HeldState):
 
     @in_turn
     def evaluate_held(self, rows: HeldRows, meter: Meter | None = None) -> Nested:
-        """What `evaluate` computes, of rows that are held."""
+        """The results of `evaluate` for rows that are held."""
         function = self._open_evaluation(arrays := list(rows.rows.values()), meter)
         if not rows.is_bindable:
             return self._read(function, function(arrays, self.get_used), meter)
@@ -531,7 +531,7 @@ class Program(HeldState):
         return self._sessions[name]
 
     def _read(self, function: Function, outputs: Mapping[str, np.ndarray], meter: Meter | None) -> Nested:
-        """What a step returns, of the outputs of its session; a meter is given the predictions."""
+        """The results of a step from the outputs of its session; a meter is given the predictions."""
         if meter is not None:
             for output, prediction in read_predictions(function.writing, [*self.inputs], outputs).items():
                 meter.add(output, prediction)

@@ -121,7 +121,7 @@ class EagerProgram(Program):
 
     @in_turn
     def evaluate(self, batch: Sequence[Data], meter: Meter | None = None) -> Nested:
-        """What a step returns, in evaluation mode and without an update; a meter is given the predictions."""
+        """The results of a step in evaluation mode and without an update; a meter is given the predictions."""
         arrays = self.signature.split_batch(batch)
         inputs = self.signature.name_batch(arrays[len(self.inputs):], arrays[:len(self.inputs)], self._shapes)
         return self._run(self.module.train_one_batch, inputs, arrays, training=False, updates=False, meter=meter)

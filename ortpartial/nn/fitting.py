@@ -53,7 +53,7 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
 
 
 def _describe(trainer: ModuleTrainer, data: Rows | Iterable[Data], settings: Settings) -> dict[str, str]:
-    """What processes that train together must have in common."""
+    """Describe the data and settings that processes which train together must share."""
     facts = describe_settings(**{n: settings[n] for n in ("batch_size", "shuffle")}, epochs=settings["max_iter"])
     if isinstance(data, list) and any(optimizer.distributed for optimizer in trainer.program.optimizers.values()):
         facts |= describe_arrays(dict(enumerate(data)))  # Reading the rows takes time and, of sparse ones, memory.

@@ -90,11 +90,16 @@ class Loss:
         elif t.rank == len(shape) - 1 and shape[-1] == 1:
             t = op.Unsqueeze(t, [-1])
         if not _fits(t, shape):
-            given = [n if isinstance(m, int) else m for m, n in zip(y.shape or (), t.shape or (), strict=False)]
-            hint = self.loss.explain_shape([*given, *(t.shape or ())[len(given):]], y.shape or ())
             raise GraphError(f"{type(self.loss).__name__}: the output is {y.type_name}, whose target is {dtype} of "
-                             f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given{hint}.")
+                             f"shape ({', '.join(map(str, shape))}), and {t.type_name} was given{self._explain(t, y)}.")
         return t.stated(shape) if t.shape == shape else reshape_like(t, y) if tuple(shape) == y.shape else t
+
+    def _explain(self, t: Value, y: Value) -> str:
+        """Advice about a target of another shape; a size that has a name is the output's."""
+        of_y, of_t = y.shape or (), t.shape or ()
+        sizes: list[Any] = [n if isinstance(m, int) else m for m, n in zip(of_y, of_t, strict=False)]
+        sizes.extend(of_t[len(sizes):])
+        return self.loss.explain_shape(sizes, of_y)
 
     def __repr__(self) -> str:
         return f"Loss({self.loss!r})"

@@ -86,7 +86,7 @@ def read_predictions(writing: Writing, inputs: Sequence[str], arrays: Mapping[st
 
 
 def _find_compared(writing: Writing, inputs: Sequence[str]) -> dict[str, Compared]:
-    """What is compared, by the name of the target."""
+    """The predictions that are compared, by the name of the target."""
     targets = {n: v for n, v in writing.inputs.items() if n not in inputs}
     by_pair: dict[tuple[int, str], Compared] = {}  # Several losses may compare the same.
     for compared in writing.trace.compared:

@@ -152,7 +152,7 @@ class Module(Part):
     # -- what users write
 
     def forward(self, *inputs: Nested) -> Nested:
-        """What the module computes of its inputs, values, which subclasses write.
+        """Compute the outputs of the module from its inputs; subclasses write it.
 
         Returns
         -------
@@ -424,7 +424,7 @@ class Module(Part):
 
     @property
     def _compiled(self) -> Program:
-        """What `compile` has made."""
+        """The program that `compile` has made."""
         if self._program is None:
             raise ModelError(f"{type(self).__name__} is not compiled; call compile with a placeholder for each input, "
                              f"such as nn.placeholder(['N', 3]), or with arrays.")
@@ -432,7 +432,7 @@ class Module(Part):
 
     @property
     def _whole(self) -> Program:
-        """What `compile` has made; a part of a compiled module has no training of its own."""
+        """The program that `compile` has made; a part of a compiled module has no training of its own."""
         if self._program is None:
             for p in self.parameters():
                 if (holder := find_holder(p)) is not None:
@@ -490,7 +490,7 @@ class Module(Part):
         return write_kit(self.graph, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
     def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:
-        """What the layers compute, hold and cost in evaluation; ``print(model.summary())`` shows a table.
+        """The shapes, parameters and costs of the layers in evaluation; ``print(model.summary())`` shows a table.
 
         An element of an elementwise operator or a reduction counts as one floating-point operation, a product that is
         summed as two.
@@ -517,7 +517,7 @@ class Module(Part):
     # -- arrays
 
     def __call__(self, *inputs: Nested, **settings: Nested) -> Nested:
-        """What the module computes of values, while a graph is written, or of arrays, once it is compiled.
+        """Apply the module to values, while a graph is written, or to arrays, once it is compiled.
 
         Parameters
         ----------
@@ -666,7 +666,7 @@ class Module(Part):
 
     @property
     def trainer(self) -> ModuleTrainer:
-        """What callbacks ask of the training."""
+        """The training, as callbacks see it."""
         if self._trainer is None or self._trainer.program is not self._compiled:
             self._trainer = ModuleTrainer(self._compiled)
         return self._trainer
@@ -686,7 +686,7 @@ class Module(Part):
         return self.__dict__.setdefault("_history", [])
 
     def predict(self, X: Data, *, batch_size: int | None = None) -> Nested:
-        """What `forward` computes in evaluation mode.
+        """Compute `forward` in evaluation mode.
 
         Parameters
         ----------

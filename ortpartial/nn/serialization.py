@@ -39,7 +39,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 
 
 class IncompatibleKeys(NamedTuple):
-    """What did not fit when a state dict was loaded.
+    """Keys that did not fit when a state dict was loaded.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ def _list_lengths(module: Part) -> dict[str, int]:
 
 
 def _compare(own: Mapping[str, Parameter], arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, str]]:
-    """What is missing, unexpected or mismatched among arrays, by kind and name."""
+    """Missing, unexpected and mismatched arrays, by kind and name."""
     first = {id(p): n for n, p in reversed(list(own.items()))}  # One that layers share has several names.
     present = {id(own[n]) for n in arrays if n in own}
     return {

@@ -23,7 +23,7 @@ __all__ = ["Signature"]
 
 @dataclass(frozen=True)
 class Signature:
-    """What `forward` and `train_one_batch` of a module take.
+    """The parameters of `forward` and `train_one_batch` of a module.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class _Plan:
 
 
 def _plan(trace: Trace, outputs: Mapping[str, Value], sent: Mapping[str, Value], places: _Places, stop: int) -> _Plan:
-    """What each entry computes; states whose first value a later entry reads are changed there."""
+    """The values that each entry computes; states whose first value a later entry reads are changed there."""
     first: dict[str, int] = {}
     while True:
         held: list[dict[str, Value]] = [{n: trace.before[n] for n in trace.versions}]
@@ -122,14 +122,14 @@ def _plan(trace: Trace, outputs: Mapping[str, Value], sent: Mapping[str, Value],
 
 
 def _hold(trace: Trace, places: _Places, i: int, first: Mapping[str, int]) -> dict[str, Value]:
-    """What the state is after an entry: the last value that it has computed, and not before the first it may change."""
+    """The state after an entry: the last value that it has computed, and not before the first that it may change."""
     reached = {n: [v for v in versions if places.of(v) <= i] if i >= first.get(n, 0) else []
                for n, versions in trace.versions.items()}
     return {n: versions[-1] if versions else trace.before[n] for n, versions in reached.items()}
 
 
 def _find_reads(values: Iterable[Value], held: Iterable[Value]) -> set[Value]:
-    """What an entry computes and reads, beside the state that it finds."""
+    """The values that an entry computes and reads, beside the state that it begins with."""
     ends = set(held)
     return set(walk_back(values, ends.__contains__)) - ends
 

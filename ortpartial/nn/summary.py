@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What the layers of a module compute, hold and cost; `str` is a table.
+    """The shapes, parameters and costs of the layers of a module; `str` is a table.
 
     Parameters
     ----------
@@ -150,14 +150,14 @@ def _complete_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int
 
 
 def _write(program: Program, sizes: Mapping[str, int]) -> Writing:
-    """What the module writes in evaluation, with some sizes of its inputs replaced by others."""
+    """The graph of the module in evaluation, with some sizes of its inputs replaced by others."""
     inputs = {n: variable(n, v.dtype, [d if isinstance(d, int) else sizes.get(d or "?", d) for d in v.shape or ()])
               for n, v in program.inputs.items()}
     return write(program.module, lambda *values: program.module(*values), inputs, training=False)
 
 
 def _resize(program: Program, writing: Writing, sizes: Mapping[str, int]) -> Writing:
-    """What the module writes with these sizes; the same as without, where it cannot have them or calls other layers."""
+    """The graph of the module with these sizes, or the former one where it cannot have them or calls other layers."""
     try:
         sized = _write(program, sizes)
     except GraphError:

@@ -181,7 +181,7 @@ class Call:
 
 
 class Trace:
-    """What the Python code of a module has written of a graph so far: what it reads, and the state that it leaves.
+    """The graph that the Python code of a module has written so far: its inputs, and the state that it leaves.
 
     The state is known by name: parameters and buffers by theirs, the states of an optimizer by that of the weight.
 
@@ -343,7 +343,7 @@ class Trace:
         return self._names[id(parameter)]
 
     def draw_mask(self, x: Value, keep: float) -> Value:
-        """What a Dropout multiplies x by: 1 / keep with the probability keep, else 0; another one in every batch."""
+        """The mask of a Dropout of x: 1 / keep with the probability keep, else 0; every batch has another."""
         seed = self.read_state(SEED, np.int32, (2,), np.zeros(2, np.int32))
         if self.is_distributed:
             seed = seed + self.read_state(RANK, np.int32, (), np.zeros((), np.int32))

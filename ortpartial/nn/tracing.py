@@ -21,7 +21,7 @@ __all__ = ["Writing", "write", "write_step"]
 
 @dataclass(frozen=True)
 class Writing:
-    """What a call of a module's code has written.
+    """The graph that a call of a module's code has written.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class Writing:
 
     @property
     def outputs(self) -> dict[str, Value]:
-        """What the code has returned, by name."""
+        """The values that the code has returned, by name."""
         return {n: v for prefix, tree in self.parts for n, v in flatten(tree, prefix).items()}
 
     def rebuild(self, outputs: Mapping[str, Nested]) -> Nested:
-        """What the code has returned, with other leaves, by name, in place of values."""
+        """The nested result of the code, with other leaves, by name, in place of values."""
         parts = [rebuild(tree, prefix, outputs) for prefix, tree in self.parts]
         return parts[0] if len(parts) == 1 else tuple(parts)
 

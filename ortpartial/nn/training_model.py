@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from onnx import GraphProto, ModelProto, numpy_helper
+from onnx import ModelProto
 
 from ortpartial.graph import Value, build, constant
 from ortpartial.model import walk_graphs
-from ortpartial.training_info import declare_labels
+from ortpartial.training_info import declare_labels, store_inputs
 
 from .parameter import Parameter
 from .step_segments import Entry, split_entries
@@ -44,7 +44,7 @@ def write_model(name: str, inference: Writing, parameters: Mapping[str, Paramete
     """
     read = inference.trace.before
     proto = build({**inference.inputs, **read}, inference.outputs, name=name)
-    _store(proto.graph, {n: state[n] for n in read})
+    store_inputs(proto.graph, {n: state[n] for n in read})
     visible = {i.name for i in proto.graph.input} | {t.name for t in proto.graph.initializer}
     visible |= {o for node in proto.graph.node for o in node.output}
     firsts = initial_values(parameters)
@@ -56,7 +56,7 @@ def write_model(name: str, inference: Writing, parameters: Mapping[str, Paramete
         for entry in split_entries(step.trace, step.outputs):
             _add_entry(proto, step, entry, visible, stored)
     info = proto.training_info[0] if proto.training_info else proto.training_info.add()
-    _store(info.algorithm, stored)
+    store_inputs(info.algorithm, stored)
     initialization = build([], {f"{n}_init": v for n, v in firsts.items()}, name="initialization")
     info.initialization.CopyFrom(initialization.graph)
     for n in firsts:
@@ -97,14 +97,6 @@ def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collecti
     for n in changed:
         info.update_binding.add(key=n, value=f"{n}_new")
     _declare_opsets(proto, algorithm)
-
-
-def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Turn inputs of a graph into initializers."""
-    inputs = [i for i in graph.input if i.name not in arrays]
-    graph.ClearField("input")
-    graph.input.extend(inputs)
-    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
 
 
 def _declare_opsets(proto: ModelProto, other: ModelProto) -> None:

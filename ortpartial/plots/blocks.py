@@ -61,7 +61,7 @@ class Block:
         return sum(size for n, size in sizes.items() if n in trained), sum(sizes.values())
 
     def describe_form(self, trained: Collection[str]) -> Hashable:
-        """What blocks of one form have in common."""
+        """The form of a block, equal for blocks that repeat it."""
         return (_hide_numbers(self.path), frozenset(Counter(node.op_type for node in self.nodes).items()),
                 tuple((v.type_key, n in trained) for n, v in self.weights.items()))
 

@@ -1,4 +1,4 @@
-"""What the picture of a graph shows: boxes of text, what connects them, and frames around repeated ones."""
+"""The picture of a graph: boxes of text, their connections, and frames around repeated boxes."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def _sizes(v: Value) -> list[int]:
 
 
 def _turned(v: Value) -> Value | None:
-    """What a value with its first two axes swapped is made of."""
+    """The operand of which a value is the transpose of the first two axes."""
     node = v.node
     if node is None or node.op_type != "Transpose" or list(node.attribute("perm") or ()) != [1, 0, 2, 3]:
         return None

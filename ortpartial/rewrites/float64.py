@@ -13,6 +13,7 @@ from onnx import TensorProto
 from ortpartial.autodiff import (
     broadcast_channels,
     concat_sizes,
+    expand_deform_conv,
     expand_lrn,
     expand_recurrent,
     pad_input,
@@ -143,6 +144,12 @@ def reduce_by(formula: Callable[..., Value]) -> Formula:
     return lower_reduction
 
 
+def multiply(x: Value, total: Callable[[Value], Value]) -> Value:
+    """e^(Σ log |x|), with the sign of an even or odd number of negative ones."""
+    is_odd = op.Mod(total(op.Cast(x < 0, to=TensorProto.INT64)), 2)
+    return (1 - 2 * cast(is_odd, x)) * op.Exp(total(op.Log(op.Abs(x))))
+
+
 #: Operators without a float64 kernel in onnxruntime 1.19.2 or 1.32.0: the same function in operators that have one.
 LOWERINGS: dict[str, Formula] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), expand_recurrent),
@@ -152,6 +159,7 @@ LOWERINGS: dict[str, Formula] = {
     "ConvTranspose": lower_conv_transpose,
     "Cos": lower_cos,
     "Cosh": lambda x: half_exp(x) + half_exp(-x),
+    "DeformConv": expand_deform_conv,
     "Elu": lambda x, *, alpha: op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1),
     "Erf": lower_erf,
     "Gelu": lower_gelu,
@@ -174,6 +182,7 @@ LOWERINGS: dict[str, Formula] = {
     "ReduceL1": reduce_by(lambda x, total: total(op.Abs(x))),
     "ReduceL2": reduce_by(lambda x, total: op.Sqrt(total(x * x))),
     "ReduceLogSum": reduce_by(lambda x, total: op.Log(total(x))),
+    "ReduceProd": reduce_by(multiply),
     "Selu": lambda x, *, alpha, gamma: gamma * (op.Max(x, 0) + alpha * (op.Exp(op.Min(x, 0)) - 1)),
     "Sinh": lower_sinh,
     "Softplus": lambda x: op.Max(x, 0) + op.Log(1 + op.Exp(-op.Abs(x))),

@@ -14,7 +14,8 @@ from ortpartial.logs import logger
 __all__ = ["REWRITES", "Rewrite", "RewriteReport", "attempt", "count_case", "discard_cases", "is_selected", "numbered",
            "select_rewrites"]
 
-Parameters, Result = ParamSpec("Parameters"), TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

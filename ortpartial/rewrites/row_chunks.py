@@ -219,7 +219,7 @@ def _is_shared(v: Value) -> bool:
 
 
 def _drop_axes(v: Value, node: Node) -> Value:
-    """What all rows share as one row, where it is an operand of an elementwise operator."""
+    """Drop the axes of an operand that all rows share, so that it is one row of an elementwise operator."""
     if node.op_type not in _ELEMENTWISE or v.rank < 2:
         return v
     return op.Reshape(v, [-1]) if v.array is None else constant(v.array.reshape(-1), hint=v.hint)

@@ -25,6 +25,7 @@ from ortpartial.model import (
     remove_unused,
     walk_graphs,
 )
+from ortpartial.texts import free_name
 
 from .protocol import count_case, numbered
 
@@ -191,9 +192,7 @@ def to_training_mode(model: Model, mask: Callable[[Value, float, int], Value] | 
         return [x * factors, factors > 0]
 
     def add_mask(x: Value, keep: float) -> Value:
-        name = f"mask_{len(masks)}"
-        while name in model.values:
-            name += "_"
+        name = free_name(f"mask_{len(masks)}", model.values)
         masks[name] = DropoutMask(variable(name, x.dtype, x.shape), keep)
         return masks[name].value
 
@@ -382,7 +381,7 @@ def choose_train_mode(model: Model, outputs: Collection[str]) -> bool:
 
 
 def find_mode_problems(model: Model, outputs: Collection[str], train_mode: bool) -> list[str]:
-    """What a user should know of the modes of Dropout and BatchNormalization in a model, a sentence or two for each.
+    """Problems of a model with the modes of Dropout and BatchNormalization, a sentence or two for each.
 
     Parameters
     ----------

@@ -15,10 +15,10 @@ from .session import Binding, Session
 from .session_options import OPTIMIZERS, session_options
 from .threads import choose_threads
 from .training_agent import TrainingAgent, TypedOrtValue
-from .upgrade_check import compare_with_file
+from .upgrade_check import compare_with_file, largest_difference
 
 __all__ = ["CPU", "OPTIMIZERS", "TRUSTED", "Binding", "Buffer", "C", "Device", "DeviceName", "FairLock", "Interrupt",
            "NodePlacement", "OrtValue", "ProcessGroup", "Session", "TrainingAgent", "TypedOrtValue", "as_numpy",
            "check_adapter_files", "choose_threads", "compare_with_file", "compute_node", "connect_processes", "cores",
-           "find_untrusted", "has_adapter_files", "has_training", "read_adapter_file", "runtime_version",
-           "session_options", "write_adapter_file"]
+           "find_untrusted", "has_adapter_files", "has_training", "largest_difference", "read_adapter_file",
+           "runtime_version", "session_options", "write_adapter_file"]

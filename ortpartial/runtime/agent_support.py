@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from ortpartial.exceptions import ModelError
 from ortpartial.graph import is_gradient_stop
 from ortpartial.model import QUANTIZERS
+from ortpartial.texts import reserve_name
 
 from .agent_nodes import FLOATS, AgentGraph, AgentNode, Shape
 
@@ -104,19 +105,11 @@ def _check_names(names: set[str]) -> None:
                          f"that.")
 
 
-def _new_name(name: str, names: set[str]) -> str:
-    """A name that no tensor has yet, added to the names."""
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name
-
-
 def _separate_outputs(graph: GraphProto, sources: set[str], names: set[str]) -> Iterator[NodeProto]:
     """An Identity for each output that is an input or a weight, on which the builder of 1.19.2 ends the process."""
     for o in graph.output:
         if o.name in sources:
-            source, o.name = o.name, _new_name(f"{o.name}_output", names)
+            source, o.name = o.name, reserve_name(f"{o.name}_output", names)
             yield helper.make_node("Identity", [source], [o.name])
 
 
@@ -124,7 +117,7 @@ def _separate_inputs(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:
     """An Identity for each further use of a tensor that a node reads several times."""
     for i, name in enumerate(node.input):
         if name and name in list(node.input)[:i]:
-            node.input[i] = _new_name(f"{name}_again", names)
+            node.input[i] = reserve_name(f"{name}_again", names)
             yield helper.make_node("Identity", [name], [node.input[i]])
 
 
@@ -135,7 +128,7 @@ def _split_comparison(node: NodeProto, names: set[str]) -> Iterator[NodeProto]:
     graph ends the process.
     """
     if node.op_type in ("LessOrEqual", "GreaterOrEqual") and node.domain in _ONNX:
-        sides = [_new_name(f"{node.output[0]}_{suffix}", names) for suffix in ("strict", "equal")]
+        sides = [reserve_name(f"{node.output[0]}_{suffix}", names) for suffix in ("strict", "equal")]
         for op_type, side in zip((node.op_type.removesuffix("OrEqual"), "Equal"), sides, strict=True):
             yield helper.make_node(op_type, list(node.input), [side])
         node.op_type, node.input[:] = "Or", sides
@@ -149,7 +142,7 @@ def _complete(node: AgentNode, graph: GraphProto, names: set[str]) -> NodeProto:
     elif node.op_type == "LayerNormalization":
         _complete_layer_normalization(node, graph, names)
     elif node.op_type == "SoftmaxCrossEntropyLoss" and len(proto.output) == 1:
-        proto.output.append(_new_name(f"{proto.output[0]}_log_prob", names))
+        proto.output.append(reserve_name(f"{proto.output[0]}_log_prob", names))
     elif node.is_identity:
         return helper.make_node("Identity", proto.input[:1], proto.output[:1], name=proto.name)
     return proto
@@ -158,13 +151,13 @@ def _complete(node: AgentNode, graph: GraphProto, names: set[str]) -> NodeProto:
 def _complete_layer_normalization(node: AgentNode, graph: GraphProto, names: set[str]) -> None:
     """Add the outputs mean and inverse deviation, and a bias of zeros where the scale has a declared shape."""
     proto = node.node
-    proto.output.extend(_new_name(f"{proto.output[0]}_{suffix}", names)
+    proto.output.extend(reserve_name(f"{proto.output[0]}_{suffix}", names)
                         for suffix in ("mean", "inv")[len(proto.output) - 1 :])
     shape = node.shape(1)
     sizes = [d for d in shape or () if isinstance(d, int)]
     if len(proto.input) == 2 and shape is not None and len(sizes) == len(shape):
         dtype = helper.tensor_dtype_to_np_dtype(node.graph.types[proto.input[1]].elem_type)
-        proto.input.append(_new_name(f"{proto.output[0]}_bias", names))
+        proto.input.append(reserve_name(f"{proto.output[0]}_bias", names))
         graph.initializer.append(numpy_helper.from_array(np.zeros(sizes, dtype), proto.input[2]))
 
 

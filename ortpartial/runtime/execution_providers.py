@@ -205,7 +205,7 @@ def _run_probe(device: Device, probe: Callable[[Device], str]) -> str:
 
 def _compute(device: Device, dtype: int, nodes: Sequence[NodeProto], x: np.ndarray, constants: Mapping[str, ArrayLike]
              ) -> np.ndarray:
-    """What an execution provider computes of x: the output "y" of nodes."""
+    """The output "y" of nodes, as an execution provider computes it from x."""
     graph = helper.make_graph(nodes, "probe", [helper.make_tensor_value_info("x", dtype, x.shape)],
                               [helper.make_tensor_value_info("y", dtype, None)],
                               [numpy_helper.from_array(np.asarray(c, x.dtype), n) for n, c in constants.items()])

@@ -261,6 +261,10 @@ class Session:
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(self._fill(model)), options)
+            if isinstance(model, ModelProto) and (missing := re.search(r"implementation for (\w+)\(", str(e))):
+                lowered = lower(self._fill(model), [missing[1]])  # such as DeformConv, in 1.19.2 of any dtype
+                if all(node.op_type != missing[1] for g in walk_graphs(lowered.graph) for node in g.node):
+                    return self._load(lowered, options)
             if isinstance(model, ModelProto) and (newest := newest_opset(e)):
                 raise _UnsupportedOpset(newest) from None
             raise load_error(e, data) from None

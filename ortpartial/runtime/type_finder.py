@@ -71,7 +71,7 @@ def find_types(node: Node) -> list[TypeProto]:
 
 
 def _find_types(node: Node) -> list[TypeProto]:
-    """What `find_types` finds of a node that is new."""
+    """The types that `find_types` returns, for a node that is new."""
     schema: Any = node.schema
     names = [f"o{i}" if is_named else "" for i, is_named in enumerate(schema.named)]
     declared = dict(zip(names, map(TypeProto.FromString, schema.declared), strict=False))

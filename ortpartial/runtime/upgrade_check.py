@@ -23,7 +23,7 @@ from .ort_types import SessionOptions
 from .session import Session
 from .session_options import register_custom_ops, session_options
 
-__all__ = ["compare_with_file"]
+__all__ = ["compare_with_file", "largest_difference"]
 
 #: What a model may have for the check that `load` makes without being asked: elements of weights, nodes, elements of a
 #: tensor, and products of weights and places of an input where they are used; and the seconds that a loop may take.
@@ -144,7 +144,7 @@ class _Comparison:
         raise _NotComparedError(f"The model does not run on the inputs that it is compared at: {problem}")
 
     def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
-        """What onnxruntime computes from the file: its outputs, or tensors by their names."""
+        """Run the file in onnxruntime: its outputs, or tensors by their names."""
         proto = ModelProto.FromString(self.model.proto.SerializeToString())
         if outputs is not None:
             del proto.graph.output[:]
@@ -168,7 +168,7 @@ class _Comparison:
                                     f"{clean_message(e)}") from None
 
     def find(self, feeds: Arrays) -> str | None:
-        """What differs at the first node that computes something else from the same inputs; None where none does.
+        """The difference at the first node that computes something else from the same inputs; None where none does.
 
         Nodes of discontinuous operators, such as ArgMax, may make much of the rounding of those before them.
         """
@@ -219,7 +219,8 @@ class _Comparison:
     def _describe(self, node: NodeProto, name: str, found: object, expected: object) -> str:
         return (f"Node {node.name or '(unnamed)'} ({node.op_type}, output {name!r}) computes something else at opset "
                 f"{OPSET} than at opset {self._version}, that of the file: its output differs by "
-                f"{_difference(found, expected):.3g}. Export the model at opset {OPSET} or later, and report the node.")
+                f"{largest_difference(found, expected):.3g}. Export the model at opset {OPSET} or later, and report "
+                f"the node.")
 
     def _open(self, model: ModelProto) -> Session:
         return Session(model, options=_plain_options())
@@ -277,15 +278,33 @@ def _is_close(found: object, expected: object) -> bool:
     finite = expected[np.isfinite(expected)] if expected.dtype.kind == "f" else expected
     largest = np.abs(finite.astype(np.float64)).max(initial=0)
     tolerance = 0 if expected.dtype.kind in "iu" else _TOLERANCES.get(expected.dtype.name, _TOLERANCE)
-    return _difference(found, expected) <= tolerance * largest
+    return largest_difference(found, expected) <= tolerance * largest
 
 
-def _difference(found: object, expected: object) -> float:
-    """The largest difference of two tensors; infinite for other shapes, texts, and numbers of which one is none."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape or expected.dtype.kind in "OUS":
+def largest_difference(a: object, b: object) -> float:
+    """The largest difference of two tensors.
+
+    Parameters
+    ----------
+    a, b : array_like
+        The tensors.
+
+    Returns
+    -------
+    float
+        Infinite for other shapes, other texts, and where one of two numbers is not finite.
+
+    Examples
+    --------
+    >>> largest_difference([1.0, np.nan], [1.5, np.nan])
+    0.5
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
         return inf
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    if a.dtype.kind in "OUS":
+        return 0.0 if np.array_equal(a, b) else inf
+    a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):
         differences = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
     return float(np.nan_to_num(differences, nan=inf, posinf=inf).max(initial=0))

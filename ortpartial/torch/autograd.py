@@ -247,7 +247,7 @@ class _Call(torch.autograd.Function):
 
 
 def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves: Tensors) -> list[torch.Size] | None:
-    """What the leaves look like, whose gradient is 0 as the outputs have no elements; None if one has some.
+    """Shapes of the leaves whose gradient is 0, as the outputs have no elements; None if one has some.
 
     No graph is run for it: those of a gradient sum over the rows, and 1.19.2 has no products of none.
     """

@@ -87,7 +87,7 @@ def find_layer(key: str) -> Layer:
 
 
 class CallSignature(NamedTuple):
-    """What a traced call of a layer passes to the operator and takes from it.
+    """The values that a traced call of a layer passes to the operator and takes from it.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ def list_unkept(proto: ModelProto, written: Sequence[str]) -> list[str]:
 
 
 def _run(module: torch.nn.Module, call: ModuleCall) -> list[torch.Tensor]:
-    """What a module returns, without the fast ways of attention, which put 0 where a mask hides."""
+    """Run a module without the fast ways of attention, which put 0 where a mask hides."""
     is_fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -9,6 +9,7 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.graph import Value, find_reached
 from ortpartial.model import Model, specialize
 from ortpartial.rewrites import DropoutMask, RunningStatistic, prepare_training, rewrite_model, to_dtype
+from ortpartial.texts import free_name
 from ortpartial.training import GraphFunction
 
 __all__ = ["LayerFunction", "make_layer_function"]
@@ -70,10 +71,7 @@ def make_layer_function(
     model = trained.model
     statistics: dict[str, Value] = {}
     for i, s in enumerate(trained.statistics):
-        name = f"statistic_{i}"
-        while name in model.values:
-            name += "_"
-        statistics[name] = s.batch
+        statistics[free_name(f"statistic_{i}", model.values)] = s.batch
     outputs = {**model.outputs, **statistics}
     read = find_reached(outputs.values(), model.initializers.values())
     weights = {n: model.initializers[n] for n in initializers if model.initializers[n] in read}

@@ -52,7 +52,7 @@ class ModuleCall:
         return dict(zip(self.names, self.tensors, strict=True))
 
     def run(self, function: Callable[..., object]) -> Any:
-        """What a module, or its `forward`, returns."""
+        """Call a module, or its `forward`."""
         tensors = iter(self.tensors)
         leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)

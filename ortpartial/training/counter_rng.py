@@ -46,7 +46,7 @@ def _folded(h: Value, n: int) -> Value:
 
 
 def draw_mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
-    """What the Dropout number i of a model multiplies x by in step k: 1 / keep with the probability keep, else 0.
+    """The mask by which Dropout number i of a model multiplies x in step k: 1 / keep with the probability keep, else 0.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class _PassedNames(StepNames):
 
     @property
     def residual(self) -> str:
-        """What a process has not sent yet."""
+        """The state of gradients that a process has not sent yet."""
         return self.free("data_parallel.residual")
 
 

@@ -22,6 +22,7 @@ from ortpartial.graph import (
     zeros_like,
 )
 from ortpartial.rewrites import rewrite_step
+from ortpartial.texts import free_name
 
 __all__ = ["GradientCut", "GraphFunction"]
 
@@ -112,7 +113,7 @@ class GraphFunction:
         outputs = dict(self.outputs)
         for name, g in zip(wanted, gradients, strict=True):
             if g is not None:
-                outputs[_free(f"{name}_grad", {*outputs, *self.leaves})] = g
+                outputs[free_name(f"{name}_grad", {*outputs, *self.leaves})] = g
         return GraphFunction(self.leaves, outputs), names
 
     def graph(self, saved: Mapping[str, Value] | None = None, *, fast: bool = True) -> ModelProto:
@@ -160,15 +161,8 @@ def _unmoved(v: Value, sources: Container[Value]) -> Value:
     return v
 
 
-def _free(name: str, taken: Container[str]) -> str:
-    """A name, underscored until nothing else has it."""
-    while name in taken:
-        name += "_"
-    return name
-
-
 class GradientCut:
-    """What a function has to keep for its gradient, and the gradient that starts from it.
+    """The values that a function keeps for its gradient, and the gradient that starts from them.
 
     Parameters
     ----------
@@ -231,11 +225,11 @@ class GradientCut:
         names = {v: n for n, v in reversed(list(self.function.outputs.items()))}
         self.outputs = [names[v] for v in values if v in names]
         rest = [v for v in values if v not in names]
-        self.saved = {self._free(f"saved_{i}"): v for i, v in enumerate(rest)}
+        self.saved = {self.free_name(f"saved_{i}"): v for i, v in enumerate(rest)}
 
-    def _free(self, name: str) -> str:
+    def free_name(self, name: str) -> str:
         """Reserve a name, underscored until nothing else has it."""
-        name = _free(name, self._taken)
+        name = free_name(name, self._taken)
         self._taken.add(name)
         return name
 
@@ -271,11 +265,11 @@ class GradientCut:
     ) -> tuple[GraphFunction, list[str]]:
         """The gradient as a function, and the leaves that its outputs are the gradients of."""
         function = self.function
-        dys = {self._free(f"{o}_grad"): d for o, d in cotangents.items()}
+        dys = {self.free_name(f"{o}_grad"): d for o, d in cotangents.items()}
         leaves = {**{n: function.leaves[n] for n in self.leaves}, **dys}
         precomputed = {**{n: function.precomputed[n] for n in self.precomputed},
                        **{n: function.outputs[n] for n in self.outputs}, **self.saved}
-        outputs = {self._free(f"{w}_grad"): g for w, g in gradients.items()}
+        outputs = {self.free_name(f"{w}_grad"): g for w, g in gradients.items()}
         return GraphFunction(leaves, outputs, precomputed, is_gradient=True), list(gradients)
 
     def backward(self, present: Sequence[str], finite: bool = True) -> tuple[GraphFunction, list[str]] | None:

@@ -32,12 +32,12 @@ class Names(StepNames):
 
     @property
     def rate_scale(self) -> str:
-        """What all step sizes are multiplied by."""
+        """The name of the factor of all step sizes."""
         return self.free("rate_scale")
 
     @property
     def plateau(self) -> str:
-        """What is remembered of the losses since they have last fallen."""
+        """The name of the memory of losses since they have last fallen."""
         return self.free("plateau")
 
     @property

@@ -21,7 +21,7 @@ RateFactors = Mapping[str, float] | LayerwiseDecay
 
 
 def resolve_rate_factors(model: Model, factors: RateFactors | None, outputs: Sequence[str]) -> dict[str, float]:
-    """What the rate of each weight is multiplied by.
+    """The factor of the step size of each weight.
 
     Parameters
     ----------

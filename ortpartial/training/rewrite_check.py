@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, inf, log2
+from math import ceil, log2
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ortpartial.graph import build, find_inputs, variable
 from ortpartial.learning import LearningRateSGD
 from ortpartial.logs import logger
 from ortpartial.rewrites import select_rewrites, to_dtype
-from ortpartial.runtime import OPTIMIZERS, Session
+from ortpartial.runtime import OPTIMIZERS, Session, largest_difference
 
 from .data_parallel_engine import DataParallelEngine
 from .gradient_cut import GraphFunction
@@ -85,13 +85,14 @@ class RewriteCheck:
         return applied
 
     def _find_difference(self, arrays: Arrays) -> str | None:
-        """What differs most, None where nothing differs by more than rounding."""
-        excess = {n: _difference(a, self.written[n]) / self.tolerances[n] for n, a in arrays.items()}
+        """The largest difference, None where nothing differs by more than rounding."""
+        excess = {n: largest_difference(a, self.written[n]) / self.tolerances[n] for n, a in arrays.items()}
         worst = max(excess, key=lambda n: excess[n])
         if excess[worst] <= 1:
             return None
-        return (f"{worst} differs by {_difference(arrays[worst], self.written[worst]):.3g}, where rounding explains "
-                f"{self.tolerances[worst]:.1g} and the largest element is {_largest(self.written[worst]):.3g}")
+        difference = largest_difference(arrays[worst], self.written[worst])
+        return (f"{worst} differs by {difference:.3g}, where rounding explains {self.tolerances[worst]:.1g} and the "
+                f"largest element is {_largest(self.written[worst]):.3g}")
 
     def _explain(self, applied: Collection[str]) -> str:
         """Which rewrite is the cause; several where one makes what another takes for its pattern."""
@@ -268,22 +269,10 @@ def _find_tolerances(written: Arrays, exact: Arrays | None, bits: int) -> dict[s
     tolerances = {n: max(_TOLERANCES[bits] * _largest(a), least) for n, a in written.items()}
     if exact is None:
         return tolerances
-    return {n: max(t, _MULTIPLE * _difference(exact[n], written[n])) for n, t in tolerances.items()}
+    return {n: max(t, _MULTIPLE * largest_difference(exact[n], written[n])) for n, t in tolerances.items()}
 
 
 def _largest(a: np.ndarray) -> float:
     """The largest finite element."""
     a = np.atleast_1d(a)
     return float(np.abs(a[np.isfinite(a)]).max(initial=0)) if a.dtype.kind in "fiu" else float(a.size > 0)
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference; infinite for other shapes, and where one of two numbers is not finite."""
-    if a.shape != b.shape:
-        return inf
-    if a.dtype.kind in "OUS":
-        return 0.0 if np.array_equal(a, b) else inf
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        differences = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
-    return float(np.nan_to_num(differences, nan=inf, posinf=inf).max(initial=0))

@@ -1,4 +1,4 @@
-"""What counts in the mean loss of a batch: weights of rows or of elements, and how much a label counts."""
+"""Weights of rows or of elements in the mean loss of a batch, and by how much a label counts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ ACCUMULATED, AVERAGE = "accumulated", "average"
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """What is trained and how: the same for every engine.
+    """The specification of a training, the same for every engine.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class TrainingSpec:
 
     @cached_property
     def read(self) -> dict[str, Value]:
-        """What the losses read by trained output: the output, or a value that it is computed from."""
+        """The value that each loss reads, by trained output: the output, or a value that it is computed from."""
         return {o: loss.find_read(self.model.outputs[o]) for o, loss in self.losses.items()}
 
     @property
@@ -245,7 +245,7 @@ class TrainingSpec:
 
     @property
     def controls(self) -> dict[str, np.ndarray]:
-        """What the loop sets between two batches, before the first one, by the names in the graphs."""
+        """Values that the loop sets between two batches, before the first, by the names in the graphs."""
         controls = {self.names.rate_scale: np.ones(())} if self.rescaled or self.rate.plateau else {}
         if self.rate.plateau:
             controls[self.names.plateau] = self.rate.plateau.first_memory

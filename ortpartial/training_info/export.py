@@ -36,7 +36,7 @@ from ortpartial.model import (
 )
 from ortpartial.training import Names, TrainingSpec, step_values
 
-from .graphs import strip_training_info
+from .graphs import store_inputs, strip_training_info
 from .labels import declare_labels, find_labels
 from .operators import DOMAIN, training
 from .record import remember_settings
@@ -176,7 +176,7 @@ def to_training_info(
 def _export(
     spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool | str
 ) -> ModelProto:
-    """What `to_training_info` returns, for checked settings."""
+    """The model that `to_training_info` returns, for checked settings."""
     first = spec.model.arrays  # those that `state.weights` takes the place of
     proto = upgrade_model(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)
@@ -201,7 +201,7 @@ def _export(
             firsts[names.seed] = op.Cast(op.RandomUniform(low=-2e9, high=2e9, shape=[2]), to=TensorProto.INT32)
     if names.rate_scale in inputs:
         arrays[names.rate_scale] = np.array(state.rate_scale)
-    _store(algorithm.graph, arrays)
+    store_inputs(algorithm.graph, arrays)
 
     info = proto.training_info.add()
     info.algorithm.CopyFrom(algorithm.graph)
@@ -229,14 +229,6 @@ def _write_step(spec: TrainingSpec, style: str, weighted: bool | str) -> tuple[d
     inputs, outputs = step_values(spec, weighted=weighted, k=iteration + 1, simplified=False)
     results = {names.loss: outputs.pop(names.loss), **recorded, **outputs, names.new(names.iteration): iteration + 1}
     return {**inputs, names.iteration: iteration}, results
-
-
-def _store(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Turn inputs of a graph into initializers."""
-    inputs = [i for i in graph.input if i.name not in arrays]
-    graph.ClearField("input")
-    graph.input.extend(inputs)
-    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
 
 
 def _initialize(info: TrainingInfoProto, names: Names, firsts: Mapping[str, Value]) -> None:

@@ -8,6 +8,7 @@ from onnx import GraphProto, NodeProto, helper
 
 from ortpartial.exceptions import ModelError
 from ortpartial.model import bodies
+from ortpartial.texts import reserve_name
 
 from .operators import DOMAIN
 
@@ -59,7 +60,7 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     copies = []
     for source in graph.node:
         for o in source.output:
-            names[o] = results.get(o) or _reserve(f"{prefix}_{o}", taken) if o else ""
+            names[o] = results.get(o) or reserve_name(f"{prefix}_{o}", taken) if o else ""
         copy = NodeProto()
         copy.CopyFrom(source)
         _rename(copy, names, prefix, taken)
@@ -87,14 +88,6 @@ def _bind_inputs(node: NodeProto, graph: GraphProto, where: str) -> dict[str, st
     return names
 
 
-def _reserve(name: str, taken: set[str]) -> str:
-    """Reserve a name, underscored until nothing else has it."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
 def _rename(node: NodeProto, names: Mapping[str, str], prefix: str, taken: set[str]) -> None:
     """Rename a node and its tensors, those of its bodies included."""
     if node.name:
@@ -109,7 +102,7 @@ def _rename(node: NodeProto, names: Mapping[str, str], prefix: str, taken: set[s
                 a.s = names.get(a.s.decode(), a.s.decode()).encode()
     for body in bodies(node):
         local = [v.name for v in (*body.input, *body.initializer)] + [o for n in body.node for o in n.output if o]
-        inside = {**names, **{n: _reserve(f"{prefix}_{n}", taken) for n in dict.fromkeys(local)}}
+        inside = {**names, **{n: reserve_name(f"{prefix}_{n}", taken) for n in dict.fromkeys(local)}}
         for v in (*body.input, *body.initializer, *body.output, *body.value_info):
             v.name = inside.get(v.name, v.name)
         for inner in body.node:

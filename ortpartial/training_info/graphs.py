@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, StringStringEntryProto, TensorProto, TrainingInfoProto, helper
+import numpy as np
+from onnx import (
+    GraphProto,
+    ModelProto,
+    StringStringEntryProto,
+    TensorProto,
+    TrainingInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from ortpartial.arguments import checked
 from ortpartial.exceptions import ModelError
@@ -50,6 +59,22 @@ def strip_training_info(model: Source) -> ModelProto:
     del stripped.opset_import[:]
     stripped.opset_import.extend(kept)
     return stripped
+
+
+def store_inputs(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
+    """Turn inputs of a graph into initializers.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        The graph, which is changed.
+    arrays : dict of str to numpy.ndarray
+        The content of each input that becomes one.
+    """
+    inputs = [i for i in graph.input if i.name not in arrays]
+    graph.ClearField("input")
+    graph.input.extend(inputs)
+    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
 
 
 def pairs(binding: Iterable[StringStringEntryProto]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def _find_members(archive: ZipFile, names: Collection[str] | None) -> dict[str, 
 
 
 def _read_header(name: str, archive: ZipFile, member: ZipInfo, kinds: str) -> StoredArray:
-    """What the header of an array says, which must agree with the size of the array."""
+    """Dtype and shape in the header of an array, which must agree with the size of the array."""
     if member.flag_bits & 1:
         raise ValueError("it is encrypted.")
     if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):

@@ -15,6 +15,7 @@ from ortpartial.checks import check_names, to_generator
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
+from ortpartial.learning import accept_words
 from ortpartial.model import (
     Model,
     Range,
@@ -172,7 +173,7 @@ class TrainingSession:
 
     @property
     def runner(self) -> StepRunner:
-        """What holds the state and takes the steps, for loops of this library."""
+        """The runner that holds the state and takes the steps, for loops of this library."""
         return self._runner
 
     def convert(self, data: Entries) -> dict[str, np.ndarray]:
@@ -219,6 +220,7 @@ class TrainingSession:
         """
         return cls(model, **settings)
 
+    @accept_words(random_state="seed")
     def initialize(self, seed: int | None = None) -> None:
         """Reset the state to the stored initializers, then run the initializations.
 

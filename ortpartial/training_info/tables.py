@@ -14,6 +14,7 @@ import numpy as np
 from ortpartial.exceptions import DataError, RuntimeMissingError
 from ortpartial.installation import install_command
 from ortpartial.model import open_regular
+from ortpartial.texts import is_number
 
 __all__ = ["TABLES", "read_table", "write_table"]
 
@@ -66,7 +67,7 @@ def _read_csv(path: Path, texts: bool) -> dict[str, np.ndarray]:
             lines = [(reader.line_num, fields) for fields in reader if fields]
     except (UnicodeDecodeError, csv.Error) as e:
         raise DataError(f"{str(path)!r} is no text of comma-separated values: {e}.") from None
-    if not header or all(map(_is_number, header)):
+    if not header or all(map(is_number, header)):
         raise DataError(f"The first line of {str(path)!r} does not name the columns.")
     _check_names(header, path)
     for line, fields in lines:
@@ -82,7 +83,7 @@ def _read_csv(path: Path, texts: bool) -> dict[str, np.ndarray]:
                 columns[name] = np.array(column)
                 continue
             line, text = next((line, text) for (line, _), text in zip(lines, column, strict=True)
-                              if not _is_number(text))
+                              if not is_number(text))
             raise DataError(f"Line {line} of {str(path)!r} has {text!r} in the column {name!r}, which is no "
                             f"number.") from None
     return columns or {name: np.zeros(0) for name in header}
@@ -91,14 +92,6 @@ def _read_csv(path: Path, texts: bool) -> dict[str, np.ndarray]:
 def _check_names(names: Sequence[str], path: Path) -> None:
     if twice := [n for n, times in Counter(names).items() if times > 1]:
         raise DataError(f"{str(path)!r} has two columns of the name {twice[0]!r}.")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _to_numbers(texts: Sequence[str], is_complete: bool) -> np.ndarray:

@@ -180,7 +180,7 @@ def test_devices(make, former, device):
         ({"device": "cuda:2", "device_index": 1}, SettingError, "is not the number of device='cuda:2'; write"),
         ({"device": "cpu", "providers": ["CUDAExecutionProvider"]}, SettingError, "are two devices; leave providers"),
         ({"providers": ["TensorrtExecutionProvider"]}, DeviceError, "'TensorrtExecutionProvider' is an execution"),
-        ({"model_onnx": b"", "model": b""}, SettingError, "model is given twice, under its former name as well."),
+        ({"model_onnx": b"", "model": b""}, SettingError, "model is given twice, under another name as well."),
         ({"weights": 1}, TypeError, "has no setting 'weights'; did you mean 'weights_to_train'?"),
     ],
 )

@@ -1,5 +1,6 @@
 """Every public name has a numpydoc docstring, and its examples run."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -9,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 from once import ON_TRAINING
+from paths import ROOT
 from printed import FLAGS, NumberChecker
 
 import ortpartial
@@ -171,6 +173,26 @@ def test_example(name, tmp_path, monkeypatch):
     RULES.clear()
     RULES.update(rules)
     assert runner.failures == 0, "".join(report)
+
+
+def test_names_of_the_package_are_those_that_type_checkers_see():
+    """Each in its room, those of `__all__` and those that are not listed; and nothing else is a name without a room."""
+    tree = ast.parse(inspect.getsource(ortpartial))
+    block = next(n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "_TYPE_CHECKING")
+    seen = {a.name: f".{n.module}" for n in block.body if n.module for a in n.names}
+    rooms = {n: room.removesuffix(".sklearn") for n, room in ortpartial._ROOMS.items()}
+    assert seen == rooms
+    assert {*ortpartial.__all__} <= {*rooms, "nn"}
+    shown = {a.asname for n in block.body for a in n.names if a.asname}
+    assert shown | {*ortpartial.__all__} >= {*rooms}
+
+
+def test_stability_names_what_is_listed():
+    """The page says how many names `dir` has, and names the rooms of the others."""
+    text = (ROOT / "STABILITY.md").read_text(encoding="utf-8")
+    silent = {room.split(".")[1] for n, room in ortpartial._ROOMS.items() if n not in ortpartial.__all__}
+    line = next(line for line in text.split("\n* ") if line.startswith("`ortpartial`: "))
+    assert silent <= {*re.findall(r"`(\w+)`", line)}
 
 
 def right(x, y, *rest):

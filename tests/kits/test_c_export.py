@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from models import linear, mlp, net
 from once import ON_TRAINING
@@ -23,12 +24,14 @@ from ortpartial.learning import (
     LearningRateSGDNesterov,
 )
 from ortpartial.native import Field, NativeStep, lay_out
+from ortpartial.runtime import Session
 
 pytestmark = ON_TRAINING
 COMPILERS = pytest.mark.skipif(shutil.which("cc") is None or shutil.which("make") is None or sys.platform == "win32",
                                reason="needs cc and make")
 STRICT = "-O1 -Werror"
-FILES = ["Makefile", "README.md", "main.c", "training.c", "training.h", "training.json", "training_check.h",
+FILES = ["Makefile", "README.md", "main.c", "training.c", "training.h", "training.json", "training.onnx",
+         "training_check.h", "training_model.c", "training_model.h", "training_predict.c", "training_predict.h",
          "training_state.c", "training_state.h"]
 
 TRAININGS = {
@@ -79,6 +82,50 @@ def test_program_trains_as_in_python(training, tmp_path):
     for n, expected in session.state.items():
         assert (after[n].dtype, after[n].shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(after[n], expected, rtol=1e-5, atol=1e-6, err_msg=n)
+    assert make_check.stdout.count("prediction") == 1
+    assert "NOT THE SAME" not in make_check.stdout
+
+
+@COMPILERS
+def test_model_that_c_saves_predicts_as_python_s(tmp_path):
+    session = TrainingSession(TRAININGS["classes"]().get_training_onnx("lowered", init="model"))
+    batches = list(rows(session, 6))
+    export_c(TRAININGS["classes"](), tmp_path, data={n: np.concatenate([b[n] for b in batches]) for n in batches[0]})
+    (tmp_path / "save.c").write_text("""
+#include <stdio.h>
+#include "training_model.h"
+static training_state state;
+int main(int count, char **paths) {
+    FILE *file = fopen(paths[1], "rb");
+    const int is_read = file != NULL && fread(&state, sizeof state, 1, file) == 1;
+    return !is_read || count < 4 || training_save_model(&state, paths[2], paths[3]);
+}
+""")
+    assert run(tmp_path, "make", "check").returncode == 0
+    assert run(tmp_path, "./training_check", "state.bin").returncode == 0
+    compiled = run(tmp_path, "cc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "save.c",
+                   "training_model.c", "-o", "save")
+    assert compiled.returncode == 0, compiled.stderr
+    assert run(tmp_path, "./save", "state.bin", "training.onnx", "trained.onnx").returncode == 0
+    assert run(tmp_path, "./save", "state.bin", "no.onnx", "none.onnx").returncode == 1
+    for batch in batches:
+        session.step(batch)
+    feeds = {"x": batches[0]["x"]}
+    saved = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(None, feeds)[0]
+    np.testing.assert_allclose(saved, Session(session.inference_model()).run(feeds)["y"], rtol=1e-4, atol=1e-6)
+    first = onnxruntime.InferenceSession(tmp_path / "training.onnx").run(None, feeds)[0]
+    assert np.abs(first - saved).max() > 1e-2
+
+
+@COMPILERS
+def test_model_that_cannot_be_written_is_saved_all_the_same(tmp_path):
+    """It reads what the training does not."""
+    x, z, w = variable("x", "float32", ["N", 4]), variable("z", "float32", ["N", 1]), linear_weight()
+    optimizer = make(build([x, z], {"y": x @ w, "both": x @ w + z}), learning_loss={"y": "square_error"})
+    files = export_c(optimizer, tmp_path)
+    assert "training_predict.c" not in files
+    assert "There is no `training_predict`: The model reads" in (tmp_path / "README.md").read_text()
+    assert run(tmp_path, "make", "check", f"CFLAGS={STRICT}").returncode == 0
 
 
 @COMPILERS
@@ -123,7 +170,7 @@ def test_program_notices_other_losses(tmp_path):
     (tmp_path / "training_state.c").write_text(header.replace(".intercept = {", ".intercept = {1 + "))
     result = run(tmp_path, "make", "check")
     assert result.returncode
-    assert "NOT THE SAME" in result.stdout
+    assert [line[:4] for line in result.stdout.splitlines() if "NOT THE SAME" in line] == ["step"] * 5 + ["pred"]
 
 
 @COMPILERS

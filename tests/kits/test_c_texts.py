@@ -7,7 +7,8 @@ import pytest
 from models import mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, export_c
-from ortpartial.kits.c_texts import _braced, _literal, _quote
+from ortpartial.kits.c_texts import _braced, _literal
+from ortpartial.kits.page import quote_name
 
 
 @pytest.mark.parametrize("number", [0.1, -1 / 3, 1e-45, 3.4e38, 0.0, 2.0**-149])
@@ -32,9 +33,9 @@ def test_arrays():
 
 
 def test_a_name_of_a_stranger_is_text_in_the_page():
-    assert _quote("layer.0/w") == "`layer.0/w`"
-    assert "|" not in _quote("a|b`<script>")
-    assert "<" not in _quote("a|b`<script>")
+    assert quote_name("layer.0/w") == "`layer.0/w`"
+    assert "|" not in quote_name("a|b`<script>")
+    assert "<" not in quote_name("a|b`<script>")
 
 
 def test_the_page_names_what_is_fed(tmp_path):

@@ -44,8 +44,11 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classes")
+    page = (JAVA.parents[2] / "docs" / "how_to" / "android.md").read_text()
+    (folder / "Learner.java").write_text(page.split("```java\n")[1].split("```")[0])
     compiled = subprocess.run(["javac", "-Xlint:all,-serial", "-Werror", "--release", "17", "-cp", LIBRARIES, "-d",
-                               folder, *JAVA.glob("*.java"), Path(__file__).with_name("TryKits.java")],
+                               folder, *JAVA.glob("*.java"), folder / "Learner.java",
+                               Path(__file__).with_name("TryKits.java")],
                               capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stdout + compiled.stderr
     return folder

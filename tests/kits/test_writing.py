@@ -19,7 +19,7 @@ def model():
 
 def test_the_files(model, tmp_path):
     files = write_kit(model, tmp_path / "kit", (), batch_size=8)
-    assert sorted(files) == ["kit.json", "model.onnx", "state.safetensors", "step.onnx"]
+    assert sorted(files) == ["README.md", "kit.json", "model.onnx", "state.safetensors", "step.onnx"]
     assert all(path.is_file() for path in files.values())
     manifest = read_manifest(tmp_path / "kit")
     assert (manifest.batch_size, [t.name for t in manifest.inputs]) == (8, ["x", "y_target"])

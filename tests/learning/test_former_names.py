@@ -30,7 +30,7 @@ def test_former_settings(former, today):
 
 
 def test_what_contradicts_itself():
-    with pytest.raises(SettingError, match="model is given twice, under its former name as well"):
+    with pytest.raises(SettingError, match="model is given twice, under another name as well"):
         Trainer(model="m", model_onnx="n")
     with pytest.raises(SettingError, match="device_index=1 is not the number of device='cpu'; write device='cuda:1'"):
         Trainer("m", device_index=1)

@@ -299,6 +299,22 @@ def draw_reduction(operator, function):
     return draw
 
 
+def draw_deformed(d):
+    """Each tap reads between four elements, of which those outside are 0."""
+    n, c, h, w, k = 2, d.one(1, 2), d.one(3, 4), 5, 2
+    x = d.variable([n, c, h, w], "float64", strange=0.0, open_axes=0.2)
+    weights, moves = (d.variable(s, "float64", strange=0.0) for s in ([3, c, k, k], [n, 2 * k * k, h - 1, w - 1]))
+    padded, expected = np.pad(d.of(x), [(0, 0), (0, 0), (40, 40), (40, 40)]), np.zeros((n, 3, h - 1, w - 1))
+    for image, tap, row, column in np.ndindex(n, k * k, h - 1, w - 1):
+        at = [40 + row + tap // k + d.of(moves)[image, 2 * tap, row, column],
+              40 + column + tap % k + d.of(moves)[image, 2 * tap + 1, row, column]]
+        (i, j), (u, v) = np.floor(at).astype(int), np.mod(at, 1)
+        around = padded[image, :, i : i + 2, j : j + 2]
+        seen = np.einsum("cij,i,j->c", around, [1 - u, u], [1 - v, v])
+        expected[image, :, row, column] += d.of(weights)[:, :, tap // k, tap % k] @ seen
+    return op.DeformConv(x, weights, moves), expected
+
+
 def draw_unpool(d):
     n, c, h, w = (d.one(1, 2, 3) for _ in range(4))
     x = d.variable([n, c, h, w], "float64", strange=0.0, open_axes=0.2)
@@ -326,12 +342,13 @@ def draw_non_zero(d):
 
 DRAWS = {
     "AveragePool": draw_average_pool, "Col2Im": draw_col2im, "Conv": draw_conv, "ConvTranspose": draw_conv_transpose,
-    "Cos": draw_moderate(op.Cos, np.cos), "Cosh": draw_function(op.Cosh, np.cosh),
+    "DeformConv": draw_deformed, "Cos": draw_moderate(op.Cos, np.cos), "Cosh": draw_function(op.Cosh, np.cosh),
     "GlobalLpPool": draw_global_norm, "Hardmax": draw_hardmax, "LpPool": draw_norm_pool, "MaxUnpool": draw_unpool,
     "NonZero": draw_non_zero, "OneHot": draw_one_hot,
     "ReduceL1": draw_reduction(op.ReduceL1, lambda a, axes, keep: abs(a).sum(axes, keepdims=keep)),
     "ReduceL2": draw_reduction(op.ReduceL2, lambda a, axes, keep: np.sqrt((a * a).sum(axes, keepdims=keep))),
     "ReduceLogSum": draw_reduction(op.ReduceLogSum, lambda a, axes, keep: np.log(a.sum(axes, keepdims=keep))),
+    "ReduceProd": draw_reduction(op.ReduceProd, lambda a, axes, keep: a.prod(axes, keepdims=keep)),
     "Sinh": draw_function(op.Sinh, np.sinh), "Tan": draw_moderate(op.Tan, np.tan),
     "Elu": draw_elu, "Erf": draw_erf, "Gelu": draw_gelu, "GlobalAveragePool": draw_global_average,
     "GlobalMaxPool": draw_global_max, "HardSigmoid": draw_hard_sigmoid, "HardSwish": draw_hard_swish,

@@ -12,7 +12,7 @@ from ortpartial.exceptions import ModelError
 from ortpartial.graph import op
 from ortpartial.model import load
 from ortpartial.model.upgrade import WRITERS
-from ortpartial.runtime.upgrade_check import compare_with_file
+from ortpartial.runtime.upgrade_check import compare_with_file, largest_difference
 from ortpartial.testing import check_upgrade
 
 X = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
@@ -25,6 +25,13 @@ def file_of(*nodes, opset=11, x=X, y=TensorProto.FLOAT, **initializers):
         nodes, "file", [helper.make_tensor_value_info("x", kind, ["N", *x.shape[1:]])],
         [helper.make_tensor_value_info("y", y, None)], [numpy_helper.from_array(a, n) for n, a in initializers.items()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.mark.parametrize(("a", "b", "expected"), [
+    ([1.0, np.nan, np.inf], [1.5, np.nan, np.inf], 0.5), ([1.0], [np.nan], np.inf), ([1.0], [[1.0]], np.inf),
+    (["a"], ["a"], 0), (["a"], ["b"], np.inf), ([], [], 0), ([True], [False], 1)])
+def test_the_largest_difference(a, b, expected):
+    assert largest_difference(a, b) == expected
 
 
 HARDMAX = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Hardmax", ["a"], ["b"], name="choice", axis=1),

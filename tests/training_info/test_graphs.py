@@ -14,10 +14,18 @@ from ortpartial.training_info.graphs import (
     lowered_step,
     mutable,
     pairs,
+    store_inputs,
     strip_training_info,
 )
 
 MODEL = by_hand(WHOLE)
+
+
+def test_inputs_become_initializers():
+    graph = onnx.parser.parse_graph("g (float[1] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
+    store_inputs(graph, {"w": np.float32([1, 2])})
+    assert [i.name for i in graph.input] == ["x"]
+    assert [onnx.numpy_helper.to_array(t).tolist() for t in graph.initializer] == [[1, 2]]
 
 
 def test_the_model_without_them():

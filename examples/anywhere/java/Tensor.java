@@ -31,6 +31,11 @@ record Tensor(Dtype dtype, long[] shape, ByteBuffer bytes) {
         });
     }
 
+    /** Zeros, to be written to. */
+    static Tensor allocate(Dtype dtype, long... shape) {
+        return new Tensor(dtype, shape, direct((int) LongStream.of(shape).reduce(dtype.type.size, (a, b) -> a * b)));
+    }
+
     /** A tensor like this one, of so many rows, in memory that onnxruntime reads. */
     Tensor allocate(int rows) {
         long[] sizes = shape.clone();

@@ -204,7 +204,7 @@ class PackedWeight:
         return rows if self.groups is None else op.Gather(rows, self.block_of[place :: len(self.places)])
 
     def _take_apart(self, places: list[Value]) -> list[Value]:
-        """What is linear in the matrices of `_dequantize`, without the lower places that the last matrix includes.
+        """The part linear in the matrices of `_dequantize`, without the lower places that the last matrix includes.
 
         The last matrix is of whole bytes, in the unit of the last place, since masks of their bits take time. Where
         columns of a byte have other scales, it includes nothing else.

@@ -123,7 +123,8 @@ def _(theta, shape, *, y, dy, align_corners):
 
 
 @composed("DeformConv")
-def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
+def expand_deform_conv(x, w, offset, b=None, mask=None, *, node, group, offset_group):
+    """The product of the kernel with the elements that its windows see, moved apart and interpolated."""
     window, r = read_window(node, x, w), x.rank - 2
     kernel, spread = slice_shape(w, 2, r + 2), slice_shape(offset, 2, r + 2)
     n, many = slice_shape(x, 0, 1), slice_shape(x, 0, 1) * offset_group
@@ -142,7 +143,8 @@ def _(x, w, offset, b=None, mask=None, *, y, node, group, offset_group):
         seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])
     lines = op.Reshape(w, concat_sizes(constant([group, -1]), op.ReduceProd(slice_shape(w, 1, r + 2))))
     groups = concat_sizes(n, constant([group]), op.Shape(lines, start=2), op.ReduceProd(spread))
-    product = reshape_like(lines @ op.Reshape(seen, groups, allowzero=1), y)
+    sizes = concat_sizes(n, slice_shape(w, 0, 1), spread)
+    product = op.Reshape(lines @ op.Reshape(seen, groups, allowzero=1), sizes, allowzero=1)
     return product if b is None else product + op.Reshape(b, [1, -1] + [1] * r)
 
 

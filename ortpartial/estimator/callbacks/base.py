@@ -1,4 +1,4 @@
-"""What callbacks share: hooks that do nothing, the fits that run, and records of their epochs."""
+"""The base of callbacks: hooks that do nothing, the fits that run, and records of their epochs."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ class EpochCallback(Callback):
         return str(self.monitor)
 
     def _read_monitored(self, run: FitRun, record: Record) -> float | None:
-        """What is monitored in the record of an epoch; None where others have it, and an error where none has it."""
+        """The monitored column in the record of an epoch; None where others have it, and an error where none has it."""
         run.values.setdefault("counted", record["epoch"] - 1 if self._counts_epochs else None)
         name = "score" if self.scoring is not None or run.view is None else self._monitored
         if name not in record:  # The loss on validation data has the longer name, and metrics the shorter one.
@@ -332,7 +332,7 @@ class EpochCallback(Callback):
         return self._monitored.removeprefix("val_") in names and "validation_loss" not in record
 
     def _get_values(self) -> State:
-        """What it remembers of the only fit that runs; nothing if there is none."""
+        """Values that are kept of the only fit that runs; none if there is no fit."""
         runs = list(self._runs.values())
         return dict(runs[0].values) if len(runs) == 1 else {}
 

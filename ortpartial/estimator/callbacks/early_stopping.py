@@ -135,7 +135,7 @@ class EarlyStopping(EpochCallback):
         return sign * (value - than) > self.min_delta
 
     def _keep(self, run: FitRun, fitted_estimator: Estimator) -> Any:
-        """What is to be restored."""
+        """Copy of the weights to be restored; None where `restore_best` is not set."""
         if not self.restore_best:
             return None
         return fitted_estimator if (view := run.view) is None else view.trainer.copy_used()

@@ -163,7 +163,7 @@ class _TaskBar:
         return min(1.0, (done + inside) / count) if count else 0.0
 
     def _look(self, remark: str = "") -> tuple[str, int, int | None, dict[str, float]]:
-        """What stands beside the bar, the tasks without subtasks that are done, and all of them as far as is known."""
+        """The text beside the bar, the finished tasks without subtasks, and the number of all as far as it is known."""
         with self._lock:
             share = 1.0 if self._is_over else self._find_share((0,)) if (0,) in self._open else 0.0
             done = self._done

@@ -1,4 +1,4 @@
-"""What both estimators share: settings by name, validation of data, the fit around an optimizer."""
+"""The base of both estimators: settings by name, validation of data, the fit around an optimizer."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from ortpartial.learning import (
     Metric,
     NamedSettings,
     RateLike,
+    accept_former_names,
     fingerprint,
     replace_settings,
     resolve_loss,
@@ -43,6 +44,7 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load
 from ortpartial.runtime import DeviceName
 
+from ..checkpoint import find_checkpoint
 from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import list_fields, replace_nested
@@ -195,6 +197,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     #: For pickles of versions that had no such setting.
     metrics: Sequence[MetricLike] = ()
 
+    @accept_former_names
     def __init__(
         self,
         model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None,
@@ -284,7 +287,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
              resume: str | os.PathLike[str] | None) -> Self:
         """Train for `max_iter` epochs, or until the stopping rule ends them; go on with a fit that was cut off."""
         if resume is not None:
-            check_path("resume", resume)  # before the former training is given up
+            with warnings.catch_warnings():  # before the former training is given up; then it is read again
+                warnings.simplefilter("ignore")
+                find_checkpoint(check_path("resume", resume))
         if resume is not None and self.early_stopping and X_val is None and self.random_state is None:
             raise ValueError("resume and early_stopping=True need a random_state, as the rows that are held out have "
                              "to be the same.")
@@ -344,7 +349,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return context.call_on_fit_task_begin(estimator=self, **told)
 
     def _freeze(self) -> State:
-        """What makes a copy of the estimator one whose fit has stopped here."""
+        """The attributes that make a copy of the estimator one whose fit has stopped here."""
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
     def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:

@@ -25,6 +25,7 @@ from ortpartial.learning import (
     BaseLearningLoss,
     NegLogLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
+    accept_former_names,
     find_last_activation,
     resolve_loss,
 )
@@ -103,6 +104,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
 
     _output, _is_numeric = "scores", False
 
+    @accept_former_names
     @forward_settings(BaseOnnxEstimator.__init__)
     def __init__(self, model: ModelLike | Callable[[tuple[int, ...], int], ModelLike] | None = None, *,
                  loss: Loss = "log_loss",

@@ -1,4 +1,4 @@
-"""What versions of scikit-learn from 1.4 on have in different places: callbacks, and the validation of data."""
+"""Callbacks and validation of data, which versions of scikit-learn from 1.4 on have in different places."""
 
 from __future__ import annotations
 

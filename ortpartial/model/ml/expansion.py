@@ -176,7 +176,7 @@ def expand_ml(proto: ModelProto) -> ModelProto:
 
 def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
                attributes: Attributes) -> Sequence[Value | None] | None:
-    """What an operator of ai.onnx.ml computes, as an expression of standard operators.
+    """Compute an operator of ai.onnx.ml as an expression of standard operators.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an operator of ai.onnx.ml computes, which attributes are weights, and how they become attributes again."""
+"""Operators of ai.onnx.ml: their formulas, the attributes that are weights, and the way back into attributes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MlOperator:
 
 
 def post_transform(scores: Value, transform: str, width: int) -> Value:
-    """What scores (N, width) become by the attribute `post_transform`.
+    """Transform scores (N, width) as the attribute `post_transform` says.
 
     As in onnxruntime, one column passes through PROBIT alone.
     """

@@ -238,7 +238,7 @@ def _write_classifier(attributes: Attributes, arrays: Arrays) -> Settings:
 
 
 def _keep_type(attributes: Attributes, elem_type: int) -> int:
-    """What is compared with thresholds is not rounded before."""
+    """The dtype to which values are rounded before they are compared with thresholds: none."""
     return 0
 
 

@@ -198,7 +198,7 @@ class MultiheadAttention(Layer):
         return op.Transpose(apart, perm=[batch, 2, 3, time] if turned else [batch, 2, time, 3])
 
     def _masks(self, scores: Value, key_padding_mask: Mask, attn_mask: Mask, is_causal: bool) -> list[Value]:
-        """What is added to the products (N, heads, L, S)."""
+        """The masks that are added to the products (N, heads, L, S)."""
         masks = []
         if attn_mask is not None:
             mask = _to_value(attn_mask, 2, 3, name="attn_mask", axes="(L, S) or (N · num_heads, L, S)")

@@ -44,7 +44,7 @@ class _Container(Module):
 
 
 def _hint(owner: str, module: object) -> str:
-    """What to write in place of something that is no module; empty where nothing suggests itself."""
+    """A hint on what to write in place of something that is no module; may be empty."""
     if isinstance(module, type):
         return f"; write {module.__name__}()"
     if isinstance(module, (list, tuple)):

@@ -25,7 +25,7 @@ _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge"
 
 
 class _Convolution(Layer):
-    """What convolutions and transposed ones share: the settings of the windows, and the weights."""
+    """The windows and weights that convolutions and transposed convolutions share."""
 
     dims: ClassVar[int]
 

@@ -19,7 +19,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "
 
 
 class _Pool(Layer):
-    """What pools share: the settings of the windows."""
+    """The settings of the windows, which pools share."""
 
     dims: ClassVar[int]
 

@@ -399,7 +399,7 @@ class _Cell(Layer):
         return [zeros if h is None else h for h in states]
 
     def _gates_of(self, x: Arithmetic, which: str) -> Value:
-        """What x or h adds to the gates."""
+        """The term of x or of h in the gates."""
         bias = getattr(self, f"bias_{which}") if self.bias else None
         return op.Gemm(x, getattr(self, f"weight_{which}"), bias, transB=1)
 

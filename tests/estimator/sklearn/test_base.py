@@ -188,7 +188,6 @@ def linear_model(n, outputs):
 @pytest.mark.parametrize(("settings", "message"), [
     ({"solver": "adam"}, "has no setting 'solver'; did you mean 'learning_rate'?"),
     ({"lr": 0.1}, "has no setting 'lr'; did you mean 'learning_rate'?"),
-    ({"epochs": 3}, "has no setting 'epochs'; did you mean 'max_iter'?"),
 ])
 def test_words_of_others(settings, message):
     with pytest.raises(TypeError) as e:
