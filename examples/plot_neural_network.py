@@ -62,7 +62,7 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     left.scatter(*X[test].T, c=[colors[i] for i in label[test]], s=10)
     left.set(aspect="equal", title="Learned regions, and test points", xticks=[], yticks=[])
     right.semilogy(range(1, 101), optimizer.train_losses_, label="training")
-    right.semilogy(range(10, 101, 10), optimizer.validation_losses_, "o-", label="test")
+    right.semilogy(range(1, 101), optimizer.validation_losses_, label="test")
     right.set(xlabel="epoch", xlim=(1, None), title="Cross-entropy")
     right.legend()
     folder = Path(sys.argv[1])

@@ -12,7 +12,7 @@ import numpy as np
 from ortpartial.annotations import Function, Inputs
 from ortpartial.checks import to_tuple
 from ortpartial.exceptions import GraphError, NoGradientError
-from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, zeros_like
+from ortpartial.graph import Node, Value, gradient_reads, ones_like, unbroadcast, without_guards, zeros_like
 from ortpartial.model import expand_body
 
 from .registry import Gradients, Rule, find_rule, has_rule, is_constant, register_rule, rule_of
@@ -165,11 +165,12 @@ def backpropagate(
     walk = _Walk(order, wrt)
     for y, seed in zip(outputs, seeds, strict=True):
         walk.add(y, seed)
-    for node in reversed(order):
-        if node.bodies:
-            walk.visit_control(node)
-        else:
-            walk.visit(node)
+    with without_guards():
+        for node in reversed(order):
+            if node.bodies:
+                walk.visit_control(node)
+            else:
+                walk.visit(node)
     return [walk.cotangent(x) for x in wrt]
 
 

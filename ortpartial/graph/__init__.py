@@ -19,7 +19,7 @@ from .gradient_stop import (
 from .immutable import Immutable
 from .opaque import describe_opaque, register_type_finder
 from .opaque_schema import OpaqueSchema
-from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, register_guard, variable
+from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, register_guard, variable, without_guards
 from .pickling import NodeList
 from .refusals import (
     GUARD,
@@ -63,4 +63,4 @@ __all__ = ["CONTROL", "FLOATS", "GUARD", "LABEL_LOSSES", "LEAST_GUARDED", "MISTA
            "parameter", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
            "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "state_refusal",
            "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back", "walk_nodes",
-           "widen_body", "with_numbers", "zeros_like"]
+           "widen_body", "with_numbers", "without_guards", "zeros_like"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,8 @@ from .schemas import (
 from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes, name_size
 from .values import Node, Value
 
-__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "variable"]
+__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "variable",
+           "without_guards"]
 
 #: Constants of more elements are data, never sizes or axes: shape inference does without them.
 SMALL = 1024
@@ -192,6 +195,8 @@ Guard = Callable[["defs.OpSchema | OpaqueSchema", Inputs, Attributes], Inputs]
 #: The guard of all that is written in the notation, which a room above registers.
 _GUARDS: list[Guard] = []
 
+_IS_GUARDED = ContextVar("_IS_GUARDED", default=True)
+
 
 def register_guard(guard: Guard) -> None:
     """Let a function see each operator that is written before it is applied, refuse it, or replace its inputs.
@@ -202,6 +207,16 @@ def register_guard(guard: Guard) -> None:
         From a schema, inputs and attributes to inputs.
     """
     _GUARDS[:] = [guard]
+
+
+@contextmanager
+def without_guards() -> Iterator[None]:
+    """Leave out guards in rules of this library, whose indices and lengths a guard of the forward graph has seen."""
+    token = _IS_GUARDED.set(False)
+    try:
+        yield
+    finally:
+        _IS_GUARDED.reset(token)
 
 
 def make_node(
@@ -329,8 +344,8 @@ class Operator:
 
     def __call__(self, *arguments: object, n_outputs: int | None = None, **attributes: object) -> Value:
         # Typed for editors as the value that most operators return.
-        schema = self.schema
-        node = make_node(schema, arguments, attributes, n_outputs=n_outputs, guard=_GUARDS[-1] if _GUARDS else None)
+        schema, guard = self.schema, _GUARDS[-1] if _GUARDS and _IS_GUARDED.get() else None
+        node = make_node(schema, arguments, attributes, n_outputs=n_outputs, guard=guard)
         outputs: Any = node.outputs
         if node.bodies:
             return outputs[0] if len(outputs) == 1 else outputs

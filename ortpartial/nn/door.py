@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, choose_part, wrap_sparse
+from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, SparseRows, choose_part, wrap_sparse
 from ortpartial.learning import Meter
 
 from .compilation import Program
@@ -160,11 +160,16 @@ class ModuleDoor:
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> dict[str, float]:
         """The same of rows as `to_arrays` gives them; in large parts, where these have the same losses as batches."""
         assert self.loop is not None
+        size = self.loop.settings.batch_size
         if not self.is_joined:  # Its steps are several programs, or none.
             return self.validate([self.to_batch(arrays)], meter)
+        if self.is_row_wise:
+            size = choose_part(arrays, size)
+        if any(isinstance(a, SparseRows) for a in arrays.values()):  # Held, they would be dense all at once.
+            return self.validate([self.to_batch(arrays)], meter, size)
         if self._held[0] is not arrays:
-            size, rows = self.loop.settings.batch_size, list(arrays.values())
-            parts = cut(rows, np.arange(len(rows[0])), choose_part(arrays, size) if self.is_row_wise else size)
+            rows = list(arrays.values())
+            parts = cut(rows, np.arange(len(rows[0])), size)
             self._held = arrays, [(len(part[0]), self.program.hold(part)) for part in parts]
         sums: defaultdict[str, float] = defaultdict(float)
         for count, part in self._held[1]:

@@ -35,11 +35,12 @@ _LONGEST = 2**20
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
-#: By name, the classes that a record may name: those of the library, none of a user's.
+#: By name, the classes that a record may name: those of the library, none of a user's; a chain is
+#: recorded as its settings.
 _CLASSES: dict[str, type[Piece]] = {
     n: kind for n, kind in vars(learning).items()
     if isinstance(kind, type) and issubclass(kind, Piece) and not inspect.isabstract(kind)
-    and kind is not learning.FunctionLearningLoss}
+    and kind not in (learning.FunctionLearningLoss, learning.Accumulation, learning.Chain)}
 
 #: Element types of the arrays that settings may be.
 _DTYPES = ("float16", "float32", "float64", "int32", "int64")

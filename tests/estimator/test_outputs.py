@@ -86,7 +86,7 @@ def test_argmax():
     ("settings", "message"),
     [
         ({"lr": 0.1}, "OrtGradientForwardBackwardOptimizer has no setting 'lr'; did you mean 'learning_rate'?"),
-        ({"epochs": 3}, "has no setting 'epochs'; did you mean 'max_iter'?"),
+        ({"max_iters": 3}, "has no setting 'max_iters'; did you mean 'max_iter'?"),
         ({"loss": "mse"}, "has no setting 'loss'; did you mean 'learning_loss'?"),
         ({"optimizer": "adam"}, "has no setting 'optimizer'; did you mean 'learning_rate'?"),
         ({"n_jobs": 2}, "has no setting 'n_jobs'; its settings are model, weights_to_train, "),

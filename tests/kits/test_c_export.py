@@ -311,7 +311,7 @@ def test_former_files_remain_where_the_export_fails(tmp_path):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == former
 
 
-@pytest.mark.parametrize("name", ["", "9lives", "a-b", "../up", "main", "Main", "double", "größe", 3])
+@pytest.mark.parametrize("name", ["", "9lives", "a-b", "../up", "main", "Main", "double", "größe"])
 def test_name_that_c_does_not_take(name, tmp_path):
     with pytest.raises(SettingError, match="expected a name for files and functions in C"):
         export_c(make(linear(3)), tmp_path, name=name)

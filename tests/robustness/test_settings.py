@@ -87,14 +87,14 @@ def test_the_calls_work(name, shared):
     ("save_adapter", "path", b"a", "path is a path, a string or a Path, not b'a'."),
     ("pad_rows", "multiple_of", "8", "multiple_of is a whole number, not '8'."),
     ("plot_losses", "ax", 3, "ax is None or axes of matplotlib, not 3."),
-    ("plot_histograms", "names", 3, "names is a name or a list of names, not 3."),
+    ("plots.plot_histograms", "names", 3, "names is a name or a list of names, not 3."),
     ("build", "outputs", [1], "build: the output 'output_0' is 1, where a value was expected, as variable, constant "
      "and op return them."),
     ("variable", "dtype", "floot", "dtype is 'floot'; an element type of ONNX was expected, such as 'float32'."),
     ("constant", "array", LOOP, "A constant is made of numbers of one shape, and [[...]] is none; an input is "
      "variable(name, dtype, shape)."),
     ("grad", "wrt", None, "grad: wrt is a list of values, not None; write grad(y, [x])."),
-    ("find_learning_rate", "optimizer", 3, "optimizer is an OrtGradientForwardBackwardOptimizer, not 3."),
+    ("callbacks.find_learning_rate", "optimizer", 3, "optimizer is an OrtGradientForwardBackwardOptimizer, not 3."),
     ("artifacts.load", "folder", None, "folder is a path, a string or a Path, not None."),
     ("to_training_info", "style", [], "style is a string, not []."),
     ("gradient_model", "wrt", 3, "wrt is a name or a list of names, not 3."),

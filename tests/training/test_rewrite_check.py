@@ -67,11 +67,11 @@ TRAININGS = {
 
 @pytest.mark.parametrize(("training", "engine"), [
     *((training, "auto") for training in TRAININGS),
-    *((training, engine) for training in ("weighted rows", "images", "turned images") for engine in ENGINES)])
+    # onnxruntime-training 1.19.2 is wrong about BatchNormalization, which the agent refuses.
+    *((training, engine) for training in ("weighted rows", "images", "turned images") for engine in ENGINES
+      if (training, engine) != ("images", "agent"))])
 def test_silence(training, engine):
     """The weights are those of a training without a check."""
-    if (training, engine) == ("images", "agent"):
-        pytest.skip("onnxruntime-training 1.19.2 is wrong about BatchNormalization, which the agent refuses")
     trained, plain = (TRAININGS[training](engine=engine, check=check) for check in (True, False))
     assert trained.engine_ == plain.engine_
     for a, b in zip(trained.get_state(), plain.get_state(), strict=True):

@@ -108,8 +108,8 @@ def test_fit_goes_on_and_settings_are_added():
     assert state(again) == state(first)
     other = Optimizer.from_training_info(first.get_training_onnx(), learning_loss="huber")
     assert (other.learning_loss, other.learning_rate) == (HuberLearningLoss(), LearningRateAdam())
-    with pytest.raises(TypeError, match="has no setting 'epochs'; did you mean 'max_iter'"):
-        Optimizer.from_training_info(first.get_training_onnx(), epochs=3)
+    with pytest.raises(TypeError, match="has no setting 'max_iters'; did you mean 'max_iter'"):
+        Optimizer.from_training_info(first.get_training_onnx(), max_iters=3)
 
 
 def test_several_outputs_and_some_weights():

@@ -10,7 +10,7 @@ from onnx import helper
 from ortpartial import build, constant, grad, gradient_model, op, variable
 from ortpartial.autodiff.trainable import find_default_weights
 from ortpartial.exceptions import ModelError, NoGradientError
-from ortpartial.graph.ops import Operators
+from ortpartial.graph.ops import Operators, make_node
 from ortpartial.model import load
 from ortpartial.runtime.session import Session
 
@@ -226,15 +226,18 @@ def test_gradient_through_the_present():
 
 
 def test_layers_share_what_follows_from_lengths():
-    """A second layer adds the products of attention, and computes the mask and the places no second time."""
+    """A second layer adds the products of attention, and computes the mask and the places no second time.
+
+    Without guards: each has its own lengths behind one.
+    """
     arrays, attributes = draw("rows of different lengths")
     x = variable("query", "float32", ["b", "s", 128])
     last, total = (variable(n, "int32", arrays[n].shape) for n in ("last", "total"))
     tables = [constant(arrays[n]) for n in ("cos", "sin")]
     weight, counts, y = constant(np.ones((64, 128), np.float32)), [], x
     for _ in range(3):
-        y = ms.GroupQueryAttention(y, None, None, None, None, last, total, *tables, n_outputs=3, **attributes)[0]
-        y = y @ weight
+        inputs = [y, None, None, None, None, last, total, *tables]
+        y = make_node(ms.GroupQueryAttention.schema, inputs, attributes, n_outputs=3).outputs[0] @ weight
         model = build([x, last, total], grad(op.ReduceSum(y), [x]))
         counts.append([node.op_type for node in model.graph.node])
     more = counts[2].copy()
@@ -424,7 +427,7 @@ def test_an_older_runtime_runs_what_newer_builders_write():
     found = []
     for more in ({}, newer):
         model, feeds = read_back(arrays, NAMES, **attributes)
-        (node,) = model.graph.node
+        node = next(n for n in model.graph.node if n.op_type == "GroupQueryAttention")
         node.attribute.extend(helper.make_attribute(*pair) for pair in more.items())
         found.append(Session(gradient_model(model, ["query"], ["y"], cotangents="ones")).run(feeds)["query_grad"])
     np.testing.assert_array_equal(*found)

@@ -344,7 +344,7 @@ def test_no_room_on_the_disk(tmp_path, monkeypatch):
     ({"every": True}, SettingError, "Checkpoint: every is True"), ({"keep": None}, SettingError, "keep is None, a"),
     ({"seconds": -1}, SettingError, "Checkpoint: seconds is -1, a finite number at least 0 was expected."),
     ({"seconds": "30s"}, SettingError, "Checkpoint: seconds is '30s', a finite number at least 0 was expected."),
-    ({"folder": None}, SettingError, "is a path, such as 'runs', not None"),
+    ({"folder": None}, SettingError, "folder is a path, a string or a Path, not None"),
     ({"folder": "a.safetensors"}, SettingError, "folder is 'a.safetensors', the name of a file; it writes several of"),
     ({"folder": __file__}, SettingError, "the name of a file; it writes several of them, give a folder."),
     ({"filepath": "a"}, TypeError, "Checkpoint has no setting 'filepath'; did you mean 'folder'?"),
