@@ -57,7 +57,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
         if not matching:
             raise SettingError(problem or _explain_nothing(products, pattern))
         if problem:
-            warnings.warn(problem, ModelWarning, stacklevel=4)
+            warnings.warn(problem, ModelWarning, stacklevel=6)
         chosen.update(dict.fromkeys(matching))
     if not chosen:
         raise SettingError("targets is empty; name at least one pattern, such as 'linear' or '*q_proj*'.")

@@ -60,6 +60,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_seed(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.int32 and value.shape == (2,)
+
+
 def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
@@ -111,7 +115,7 @@ _STATE: dict[str, Check] = {
                                         _is_anything)),
     "changes": _dict_of(_is_anything),
     "operators": _dict_of(_is_count),
-    "engine": lambda value: _record(iteration=_is_count, seed=_is_array, arrays=_dict_of(_is_array))(value)
+    "engine": lambda value: _record(iteration=_is_count, seed=_is_seed, arrays=_dict_of(_is_array))(value)
     and ("shapes" not in value or _is_policy(value["shapes"])),
     "learned": _dict_of(_is_array),
     "class_weights": _dict_of(_is_anything),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto, checker, helper, shape_inference
+from onnx import ModelProto, NodeProto, checker, defs, helper, shape_inference
 
 from ortpartial.graph import OPSET, schema_of
 from ortpartial.model import walk_graphs
@@ -42,7 +42,10 @@ def lower_opset(model: ModelProto) -> ModelProto:
     declared = {o.domain: o.version for o in model.opset_import}
     if declared.get("") != OPSET:  # what is older may mean something else, what is newer has newer operators
         return model
-    since = [_since(node) for graph in walk_graphs(model.graph) for node in graph.node if not node.domain]
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node if not node.domain]
+    if any(not defs.has(node.op_type) for node in nodes):  # onnxruntime's own, such as SimplifiedLayerNormalization
+        return model
+    since = [_since(node) for node in nodes]
     for version in range(max([_OLDEST, *since]), OPSET):
         imports = [helper.make_opsetid(d, v) for d, v in {**declared, "": version}.items()]
         lowered = ModelProto()

@@ -96,6 +96,11 @@ def _has_blocks(node: NodeProto) -> bool:
 EMPTY: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
+def _has_operator(model: ModelProto, op_type: str) -> bool:
+    """Whether a graph has a node of an operator; one inside of an operator's body is none of them."""
+    return any(node.op_type == op_type for g in walk_graphs(model.graph) for node in g.node)
+
+
 class _UnsupportedOpset(Exception):
     """A graph has a newer opset than `newest`, the newest one that the runtime knows."""
 
@@ -261,9 +266,10 @@ class Session:
         except Exception as e:  # The errors of onnxruntime have no common base class below Exception.
             if isinstance(model, ModelProto) and "implementation for QLinearMatMul(21)" in str(e):
                 return self._load(lower_quantized(self._fill(model)), options)
-            if isinstance(model, ModelProto) and (missing := re.search(r"implementation for (\w+)\(", str(e))):
+            missing = re.search(r"implementation for (\w+)\(", str(e))
+            if isinstance(model, ModelProto) and missing and _has_operator(model, missing[1]):
                 lowered = lower(self._fill(model), [missing[1]])  # such as DeformConv, in 1.19.2 of any dtype
-                if all(node.op_type != missing[1] for g in walk_graphs(lowered.graph) for node in g.node):
+                if not _has_operator(lowered, missing[1]):
                     return self._load(lowered, options)
             if isinstance(model, ModelProto) and (newest := newest_opset(e)):
                 raise _UnsupportedOpset(newest) from None

@@ -139,5 +139,5 @@ def test_other_probabilities(rng, dtype):
 
 
 def test_settings():
-    with pytest.raises(SettingError, match="from_logits is 'no', True or False was expected"):
+    with pytest.raises(SettingError, match="from_logits is True or False, not 'no'"):
         NegLogLearningLoss(from_logits="no")

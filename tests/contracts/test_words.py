@@ -32,6 +32,9 @@ EXCEPTIONS = {
     ("run_kit", "seed"), ("TrainingSession.initialize", "seed"), ("Module.from_onnx", "trainable"),
     ("OnnxModule", "trainable"),
     ("find_learning_rate", "optimizer"),  # an object that trains
+    # scikit-learn's
+    ("BaseOnnxEstimator", "learning_rate_init"), ("OnnxClassifier", "learning_rate_init"),
+    ("BaseOnnxEstimator.set_params", "params"),
     ("OrtGradientForwardBackwardOptimizer.set_params", "params"), ("Manifest", "weights"),
     ("Optimizer.reduce", "weights"),
 }
