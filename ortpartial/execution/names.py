@@ -34,7 +34,7 @@ class StepNames:
 
     def free(self, name: str) -> str:
         """The name itself, or with underscores behind it where it is taken."""
-        return free_name(name, self.taken)
+        return name if name not in self.taken else free_name(name, self.taken)
 
     @property
     def loss(self) -> str:

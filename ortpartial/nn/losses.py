@@ -97,9 +97,8 @@ class Loss:
     def _explain(self, t: Value, y: Value) -> str:
         """Advice about a target of another shape; a size that has a name is the output's."""
         of_y, of_t = y.shape or (), t.shape or ()
-        sizes: list[Any] = [n if isinstance(m, int) else m for m, n in zip(of_y, of_t, strict=False)]
-        sizes.extend(of_t[len(sizes):])
-        return self.loss.explain_shape(sizes, of_y)
+        sizes = [n if isinstance(m, int) else m for m, n in zip(of_y, of_t, strict=False)]
+        return self.loss.explain_shape([*sizes, *of_t[len(sizes):]], of_y)  # type: ignore[list-item]
 
     def __repr__(self) -> str:
         return f"Loss({self.loss!r})"

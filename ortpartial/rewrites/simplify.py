@@ -152,7 +152,7 @@ def _compute(op_type: str, arrays: Sequence[np.ndarray], y: Value) -> np.ndarray
             return np.asarray(_ARITHMETIC[op_type](*arrays))
     if op_type == "Cast" and arrays[0].dtype == np.int64:
         return arrays[0].astype(y.dtype)
-    shape: Any = y.shape
+    shape = [n for n in y.shape or () if isinstance(n, int)]
     if op_type == "Expand" and y.is_static and prod(shape) <= limits().folded_elements:
         return np.broadcast_to(arrays[0], shape).copy()
     return None
