@@ -54,7 +54,7 @@ class CModel:
         return [] if self.step is None else [f.name for f in self.step.rows if f.name not in self.weights]
 
     def predict(self, session: TrainingSession, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the model predicts for a batch in Python, by the names of its outputs in C."""
+        """The predictions in Python for a batch, by the names of the outputs in C."""
         if self.step is None:
             return {}
         outputs = Session(session.inference_model()).run({n: batch[n] for n in self.inputs})

@@ -315,6 +315,8 @@ def test_former_files_remain_where_the_export_fails(tmp_path):
 def test_name_that_c_does_not_take(name, tmp_path):
     with pytest.raises(SettingError, match="expected a name for files and functions in C"):
         export_c(make(linear(3)), tmp_path, name=name)
+    with pytest.raises(SettingError, match=r"^name is a string, not 3\.$"):
+        export_c(make(linear(3)), tmp_path, name=3)
 
 
 def test_operator_that_cannot_be_written_is_named(tmp_path):
