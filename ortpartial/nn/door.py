@@ -78,7 +78,10 @@ class ModuleDoor:
             if isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[0], dict) and batch[2] is None:
                 yield batch  # one of our own
             else:
-                yield wrap_sparse(dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,)))), None, None
+                arrays = batch if isinstance(batch, (tuple, list)) else (batch,)
+                if not len(arrays):
+                    raise DataError(f"A batch is {batch!r}, where the arrays of a step were expected, as in (X, y).")
+                yield wrap_sparse(dict(enumerate(arrays))), None, None
         if is_empty:
             raise self.describe_no_rows()
 

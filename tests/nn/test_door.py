@@ -249,3 +249,8 @@ def test_one_hot_rows_are_told_of_once(call, use_graph):
             return loss
 
     call(Own(4, 3).set_optimizer("sgd").compile(nn.placeholder(["N", 4]), use_graph=use_graph), labels)
+
+
+def test_a_batch_without_arrays():
+    with pytest.raises(DataError, match=r"^A batch is \(\), where the arrays of a step were expected, as in \(X, y\)\.$"):
+        make().fit(X, Y, epochs=1, X_val={()})
