@@ -229,6 +229,7 @@ def minor_version():
     return int(runtime_version().split(".")[1])
 
 
+@pytest.mark.sampled(3)
 @ON_BOTH
 @pytest.mark.parametrize(("op_type", "opset", "inputs", "attributes"), CASES,
                          ids=lambda v: v if isinstance(v, (int, str)) else "")

@@ -56,6 +56,7 @@ def gradients(f, x, weights):
 
 
 # torch 2.13.0 warns about itself.
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_full_graph(name):
