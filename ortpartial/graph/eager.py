@@ -36,9 +36,9 @@ def evaluating(seed: int | Sequence[int] | None = None) -> AbstractContextManage
     """A context in which a node is computed as soon as it is made, if all that it reads has numbers.
 
     Constants have numbers, and so have inputs made by `with_numbers`; a value that depends on another `variable` is not
-    computed. A value that is computed shows its numbers when it is printed, and
-    ``value.numpy()``, ``value.item()``, ``float(value)``, ``int(value)``, ``bool(value)`` and ``np.asarray(value)`` return them. It remains an expression: `grad` differentiates it, and `build`
-    writes the same model.
+    computed. A value that is computed shows its numbers when it is printed, and ``value.numpy()``, ``value.item()``,
+    ``float(value)``, ``int(value)``, ``bool(value)`` and ``np.asarray(value)`` return them. It remains an expression:
+    `grad` differentiates it, and `build` writes the same model.
 
     Of an If, the branch that is taken is computed. Loop and Scan are computed as a whole, so that values inside of
     their bodies have no numbers. Contexts nest and hold for their thread.

@@ -380,9 +380,8 @@ class Operators:
     """Every operator of a domain as a function of values, spelled as in the specification: ``op.Softmax(x, axis=1)``.
 
     Tensors are positional, attributes are keywords. An operator whose further outputs are optional returns its first
-    output (the others are
-    ``value.node.outputs``); an operator with several required outputs returns a tuple. ``dir`` lists the operators, ``help(op.Softmax)``
-    shows a specification.
+    output (the others are ``value.node.outputs``); an operator with several required outputs returns a tuple. ``dir``
+    lists the operators, ``help(op.Softmax)`` shows a specification.
 
     Parameters
     ----------
