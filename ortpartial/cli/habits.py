@@ -1,4 +1,4 @@
-"""Habits: options of other programs, and what to write in their place."""
+"""Habits: options of other programs, and our options in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of a door: what a loop asks of whoever has the data, the losses and the weights."""
+"""The protocol of a door: a loop's view of the owner of the data, the losses and the weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Door(Protocol):
     Attributes
     ----------
     target : str
-        What errors call y.
+        The name of y in errors.
     """
 
     @property
@@ -77,7 +77,7 @@ class Door(Protocol):
         """Let a schedule see the loss that validation data have after an epoch, or else that of the training."""
 
     def describe_rate(self) -> object:
-        """The step size of the last batch, for the record of an epoch; or what it follows from."""
+        """The step size of the last batch, for the record of an epoch; or the numbers that it follows from."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
         """The message about a loss, or weights where it is finite, that this iteration has made infinite."""
