@@ -39,7 +39,7 @@ class Door(Protocol):
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
+        """The arrays that steps of so many rows read, or a single step on all rows, by name; and the number of rows."""
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch that some rows of such arrays are."""

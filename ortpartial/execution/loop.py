@@ -242,8 +242,7 @@ class Loop:
             self.door.watch(self.validation_losses[-1])
 
     def _measure_validation(self, data: FitData) -> tuple[float | Mapping[str, float], dict[str, float]]:
-        """The mean loss of validation data, or several numbers, and the metrics: in one pass, unless a user's class
-        computes the loss."""
+        """The mean loss or losses of validation data, and the metrics, in a single pass unless a user computes them."""
         metrics, step = self.settings.list_metrics("validation"), self.overrides.validation_step
         meter, batches = Meter(metrics) if metrics else None, data.validation or ()
         if step is None:

@@ -149,8 +149,7 @@ class FitTasks:
             self._ask(lambda: self._call("on_fit_task_end", (self._root, None), self._callbacks))
 
     def cut(self, steps: int, first: int = 0) -> Iterator[tuple[int, int | None]]:
-        """The pieces of an epoch between which callbacks want to be told, from batch to batch, until one asks to stop;
-        the first ones may be over."""
+        """The pieces of an epoch from batch `first` on, between which callbacks are told, until a callback stops it."""
         start = first
         while start < steps:
             if not (periods := self._agree_on_periods()):

@@ -122,7 +122,7 @@ class TrainingSpec:
         return replace(self, model=self.computed.compute(model, sizes))
 
     def for_inputs(self, given: Collection[str]) -> TrainingSpec:
-        """The same training for data that have these inputs: those of a language model that follow are computed."""
+        """The same training for data that have these inputs; a language model computes inputs that follow from them."""
         model = self.computed.compute(self.model, given)
         return self if model is self.model else replace(self, model=model)
 
