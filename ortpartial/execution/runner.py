@@ -354,8 +354,7 @@ class StepRunner(ABC):
         return sum({self._bits.get(n, 1) for part in parts for n in part.state}) if self._bits else 1
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
-        """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
-        is not finite. An epoch has so many `steps` on batches of this size."""
+        """Take a step for each row of `batches`, of so many `steps` in the epoch; with single weights, until a NaN."""
         program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
         counts, size = self._counts, float(batches.shape[1])
         for rows in batches:  # Every call counts in here: a small step takes microseconds.

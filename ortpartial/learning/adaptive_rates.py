@@ -199,10 +199,10 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
     epsilon_hat : bool
         As for Adam.
     weight_decay : float
-        λ, at least 0. It applies to every weight, biases included, but those of `no_decay`.
+        λ, at least 0. It applies to every weight, biases included, except `no_decay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank
-        one or less.
+        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank 1
+        or less.
 
     References
     ----------
@@ -226,8 +226,8 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
 class LearningRateNAdam(WeightDecay, LearningRateAdam):
     """step = ((1-μₖ)/(1-Pₖ) g + μₖ₊₁/(1-Pₖ₊₁) m) / (√v̂ + ε) + λw with μₖ = β₁(1 - ½ 0.96^(ψk)) and Pₖ = μ₁ μ₂ ... μₖ.
 
-    m, v and v̂ are those of Adam: it is Adam with the momentum of Nesterov, which grows with k. Denormal numbers of m
-    and v become 0: see `BaseLearningRate`.
+    m, v and v̂ are as in Adam: it is Adam with the momentum of Nesterov, which grows with k. Denormal numbers of m and
+    v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class LearningRateNAdam(WeightDecay, LearningRateAdam):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
     momentum_decay : float
         ψ, more than 0.
 
@@ -301,8 +301,8 @@ class LearningRateNAdam(WeightDecay, LearningRateAdam):
 class LearningRateRAdam(WeightDecay, LearningRateAdam):
     """step = r m̂ / (√v̂ + ε) + λw where ρ > 5, else m̂ + λw, with r = √((ρ-4)(ρ-2)ρ∞ / ((ρ∞-4)(ρ∞-2)ρ)).
 
-    Here ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2kβ₂ᵏ/(1-β₂ᵏ), and m̂ and v̂ are those of Adam: the first steps, in which v is
-    the mean of few gradients, do not divide by it. Denormal numbers of m and v become 0: see `BaseLearningRate`.
+    Here ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2kβ₂ᵏ/(1-β₂ᵏ), and m̂ and v̂ are as in Adam: the first steps, in which v is the
+    mean of few gradients, do not divide by it. Denormal numbers of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ class LearningRateRAdam(WeightDecay, LearningRateAdam):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
 
     References
     ----------
@@ -344,7 +344,7 @@ class LearningRateRAdam(WeightDecay, LearningRateAdam):
         last, root = 2 / (1 - self.beta2) - 1, op.Sqrt(one_minus_power(self.beta2, k, g))
         power = op.Pow(constant(self.beta2, np.float64), k)
         rho = last - 2 * cast(k, power) * power / (1 - power)
-        # At 5 and below nothing is rectified, and the root may be that of a negative number.
+        # At 5 and below nothing is rectified, and the root may be of a negative number.
         r = op.Sqrt(op.Max((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho), 0.0))
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
         scale = op.Where(rho > 5, cast(r, g) * root / (op.Sqrt(v) + epsilon), 1.0)

@@ -20,11 +20,11 @@ __all__ = ["LearningRateAdafactor", "LearningRateLAMB"]
 
 @dataclass(frozen=True)
 class LearningRateLAMB(WeightDecay, LearningRateAdam):
-    """step = ‖w‖/‖u‖ u with u = m̂ / (√v̂ + ε) + λw, or u where a norm is 0; m̂ and v̂ are those of Adam.
+    """step = ‖w‖/‖u‖ u with u = m̂ / (√v̂ + ε) + λw, or u where a norm is 0; m̂ and v̂ are as in Adam.
 
-    The norms are those of a whole weight. One that does not decay, where λ is 0 or by `no_decay`, takes the step u of
-    Adam, unless `always_adapt`. The paper also clips the gradient, which is a setting of its own. Denormal numbers of m
-    and v become 0: see `BaseLearningRate`.
+    The norms are taken over a whole weight. A weight that does not decay, where λ is 0 or by `no_decay`, takes the step
+    u of Adam, unless `always_adapt`. The paper also clips the gradient, which is a setting of its own. Denormal numbers
+    of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LearningRateLAMB(WeightDecay, LearningRateAdam):
     weight_decay : float
         λ, at least 0: decoupled weight decay, which is part of u.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
     always_adapt : bool
         Whether weights that do not decay are adapted as well.
 
@@ -89,7 +89,7 @@ class LearningRateAdafactor(WeightDecay):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
     decay_power : float
         p, at least 0.
     epsilon : float, optional

@@ -27,7 +27,7 @@ class LearningRateSGD(WeightDecay):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
 
     References
     ----------
@@ -63,7 +63,7 @@ class LearningRateSGDNesterov(WeightDecay):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
     momentum : float
         μ, at least 0 and less than 1.
     nesterov : bool
@@ -111,7 +111,7 @@ class LearningRateLion(WeightDecay):
     weight_decay : float
         λ, at least 0: decoupled weight decay, see `WeightDecay`.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
+        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank 1 or less.
     beta1 : float
         β₁, at least 0 and less than 1.
     beta2 : float
