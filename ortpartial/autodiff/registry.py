@@ -29,7 +29,7 @@ class Rule:
     attributes: frozenset[str] | None = None
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs.
+        """Cotangents of the node's inputs from the cotangents of its outputs.
 
         `wanted` says of each input whether its cotangent is needed; of a node with bodies, it is the values needed.
         """
@@ -61,7 +61,7 @@ YOUNG = frozenset({"CausalConvWithState", "CumProd"})
 RULES: dict[tuple[str, str], Rule] = {}
 CONSTANT: set[tuple[str, str]] = set()
 
-#: Of operators that have no rule, why, and what to do instead.
+#: Of operators that have no rule, the reason, with advice.
 REASONS: dict[tuple[str, str], str] = {}
 
 #: Domains of operators that read and write the layouts of onnxruntime, in which weights have another order.
@@ -73,8 +73,8 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Function], Function]:
 
     The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
     keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None for an unused
-    output), ``node``, or attributes by their name in the specification, with its defaults. It returns one cotangent per
-    input, in order; None, or leaving out the last ones, means "no gradient by nature". Do not sum over broadcast axes:
+    output), ``node``, or attributes by their name in the specification, with its defaults. It returns a cotangent per
+    input, in order; None, or leaving out the last, means "no gradient by nature". Do not sum over broadcast axes:
     `grad` does it.
 
     Parameters
@@ -137,7 +137,7 @@ def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "")
     op_type : str
         Name of the operator.
     *partials : callable
-        One per input: a function of the inputs and the output, which returns the partial derivative by that input.
+        For each input a function of the inputs and the output, which returns the partial derivative by that input.
     domain : str
         Its domain.
 
@@ -179,7 +179,7 @@ def refuse_gradient(*op_types: str, domain: str = "", reason: str) -> None:
     domain : str
         Their domain.
     reason : str
-        Why, and what to do instead: the end of a sentence.
+        The reason, with advice: the end of a sentence.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def refuse_gradient(*op_types: str, domain: str = "", reason: str) -> None:
 
 
 def has_rule(op_type: str, domain: str = "") -> bool:
-    """Whether an operator has a rule or is registered as one without a gradient.
+    """Whether an operator has a rule or is registered as without a gradient.
 
     Parameters
     ----------
