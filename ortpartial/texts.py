@@ -13,7 +13,7 @@ _LONGEST = 960
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A text that gives no orders to a terminal: unprintable characters are written as by Python.
+    r"""A text that gives no orders to a terminal: unprintable characters are written as by Python.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ def printable(text: str, keep: str = "") -> str:
 
     Examples
     --------
-    >>> print(printable("weight\\x1b[2J"))
-    weight\\x1b[2J
+    >>> print(printable("weight\x1b[2J"))
+    weight\x1b[2J
     """
     if text.isprintable():
         return text

@@ -161,7 +161,7 @@ def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
 @answer_keywords()
 def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
             feedforward: Targets = _FEEDFORWARD) -> ModelProto:
-    """Add an IA3 adapter to a model: factors of what frozen products compute or, in feedforward layers, read [1]_.
+    """Add an IA3 adapter to a model: factors of outputs of frozen products, or of inputs in feedforward layers [1]_.
 
     ``y = l ∘ W(x)``, or ``y = W(l ∘ x)`` for `feedforward`. The factors begin as 1, so that the model computes the same
     as before.
@@ -202,7 +202,6 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     >>> [(t.name, list(t.dims)) for t in adapted.graph.initializer]
     [('fc.weight', [4, 2]), ('fc.ia3_l', [2])]
     """
-
     patterns = list_patterns(feedforward)
     used: set[str] = set()
 

@@ -296,8 +296,7 @@ def _(a, b):
 
 
 def repeated_axes(a: Value, b: Value, rank: int, missing: int) -> Value:
-    """The axes along which a shape was repeated to another, among them the axes that it lacks; the last first.
-    """
+    """The axes along which a shape was repeated to another, among them missing axes; the last first."""
     axes = np.arange(rank)[::-1].copy()
     if a.array is not None and b.array is not None:
         return constant(axes[(axes < missing) | ((a.array == 1) & (b.array != 1))[::-1]])

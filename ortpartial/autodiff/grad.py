@@ -99,7 +99,6 @@ def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     ... def _(x):
     ...     return x / (1 + op.Abs(x))
     """
-
     return register_rule(Composition, op_type, domain)
 
 

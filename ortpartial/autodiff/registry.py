@@ -21,8 +21,7 @@ Gradients = Sequence["Value | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes that it knows of, if not
-    all."""
+    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes it knows, if not all."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...]
@@ -45,7 +44,6 @@ class Rule:
         result = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         # A node may leave out optional inputs, and a rule the last inputs, which then have no gradient.
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
-
 
     def _check_attributes(self, node: Node, known: Collection[str]) -> None:
         """Raise an error for an attribute that a later opset than that of the rule has added."""
@@ -101,7 +99,6 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     ... def _(x, *, dy):
     ...     return dy
     """
-
     return register_rule(Rule, op_type, domain)
 
 

@@ -108,7 +108,7 @@ def print_line(text: str, file: TextIO | None = None) -> None:
 
 
 def clean(line: str) -> str:
-    """A line with nothing that could give orders to a terminal, but for the output of `paint`.
+    r"""A line with nothing that could give orders to a terminal, but for the output of `paint`.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def clean(line: str) -> str:
 
     Examples
     --------
-    >>> print(clean("w\\x1b[2J\\n"))
-    w\\x1b[2J\\n
+    >>> print(clean("w\x1b[2J\n"))
+    w\x1b[2J\n
     """
     for text in list(_PAINTED):
         before, painted, after = line.partition(text)

@@ -564,8 +564,7 @@ class Training:
         return {w: start for w, start in starts.items() if start}
 
     def name_weights(self) -> str | Sequence[str] | None:
-        """The setting `weights_to_train`, with names, also of what is frozen, in place of a function: one of a notebook
-        cannot be pickled."""
+        """The setting `weights_to_train`, as names in place of a function, which pickles may not find again."""
         setting: WeightSelection | None = self.arguments["weights_to_train"]
         if not callable(setting):
             return setting

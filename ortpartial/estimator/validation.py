@@ -209,8 +209,7 @@ class DataAdapter:
 
     def _fill_sizes(self, shape: Sequence[int | str | None], inputs: Mapping[str, np.ndarray]
                     ) -> Sequence[int | str | None] | None:
-        """A declared shape, with the sizes of the tokens of a language model, which is large and not run for them; None
-        if that leaves one open."""
+        """A declared shape with the sizes of tokens, for a language model, without running it; None if any is open."""
         if all(isinstance(d, int) for d in shape[1:]):
             return shape
         if not (tokens := self._computed.tokens):

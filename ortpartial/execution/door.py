@@ -63,8 +63,7 @@ class Door(Protocol):
         """The generator of an epoch's order, after so many batches: the loop's own, or another."""
 
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float | Mapping[str, float]:
-        """The mean loss of validation data, or several numbers by name, "loss" among them; a meter is given the
-        predictions."""
+        """The mean loss of validation data, or several numbers with "loss" by name; a meter takes the predictions."""
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None
                       ) -> float | Mapping[str, float]:

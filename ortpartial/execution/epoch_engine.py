@@ -61,7 +61,7 @@ class EpochEngine(StepEngine):
 
     def _count_near(self, rows: int) -> int:
         """How many batches of so many rows are still near when they are read."""
-        return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))
+        return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))  # noqa: C419 - a list is faster
 
     def _run(self, program: Callable[[int, np.ndarray], np.ndarray], batches: np.ndarray, chunk: int,
              mean: WeightedMean, steps: int) -> None:

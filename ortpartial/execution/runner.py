@@ -171,8 +171,7 @@ class StepRunner(ABC):
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
     def reset(self, first: Arrays, seed: Sequence[int] = (0, 0)) -> None:
-        """Back to the first iteration and to these weights and statistics, the rest as before the first step, with
-        another seed."""
+        """Back to the first iteration, with these weights and statistics, the rest as at first, and another seed."""
         self.iteration, source = 0, self.source
         self._policy = ShapePolicy()
         self.seed.fill(np.asarray(seed, np.int32))
@@ -209,8 +208,7 @@ class StepRunner(ABC):
 
     def continue_with(self, source: StepSource, kind: type[StepRunner] | None = None,
                       learned: Arrays | None = None) -> StepRunner:
-        """A runner of this or another kind that goes on from here, on the same rows, with another source: another
-        optimizer or penalty, or other weights to train.
+        """A runner that goes on from here, on the same rows, with another source: its optimizer, penalty or weights.
 
         New state begins with zeros; `learned` is the content of weights that this runner does not train.
         """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FitTasks", "Shared", "get_states", "set_states"]
 
+
 class Running(Protocol):
     """Protocol of a loop that tasks read: see `Loop`."""
 

@@ -13,8 +13,9 @@ __all__ = ["LayerwiseDecay"]
 
 @dataclass(frozen=True)
 class LayerwiseDecay(Piece):
-    """η · decayᵈ for the weights of a layer that d layers follow: the factor of the head is 1, that of the last layer
-    `decay`, and that of the embeddings the smallest.
+    """η · decayᵈ for the weights of a layer that d layers follow.
+
+    The factor of the head is 1, of the last layer `decay`, and of the embeddings the smallest.
 
     A layer is a numbered module: the path up to the first number in the name or alias of a weight, such as
     ``encoder.layer.5``; weights before the first layer are a further layer, and so are weights after the last. Where

@@ -1,5 +1,4 @@
-"""The weight update w - η · step, fused into the operators of the step; the decay of optimizer states, which flushes
-denormal numbers; and the bias correction 1 - βᵏ."""
+"""The weight update w - η · step, fused into the operators of the step; decay of states; bias correction 1 - βᵏ."""
 
 from __future__ import annotations
 

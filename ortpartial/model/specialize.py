@@ -20,8 +20,7 @@ __all__ = ["replace_inputs", "specialize"]
 
 def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None = None,
                variables: Collection[str] = (), constants: Collection[str] = ()) -> Model:
-    """The same model with sizes that are known, with initializers that are variables or constants again: a rewrite of
-    its values.
+    """The same model with known sizes, or with initializers that are variables or constants again.
 
     Parameters
     ----------

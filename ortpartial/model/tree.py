@@ -119,7 +119,7 @@ def count_modules(graph: GraphProto, names: Iterable[str]) -> dict[str, int]:
 
 def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 100, has_notes: bool = True
               ) -> list[str]:
-    """The lines of a table of initializers, in which modules are indented.
+    r"""The lines of a table of initializers, in which modules are indented.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
     Examples
     --------
     >>> leaves = [Leaf(("a.", "fc.", "weight"), "float32[2x3]", 6, True), Leaf(("b",), "float32[]", 1, False, "scalar")]
-    >>> print(*draw_tree(leaves), sep="\\n")
+    >>> print(*draw_tree(leaves), sep="\n")
     initializer  type          numbers
     a.fc.weight  float32[2x3]        6  trained
     b            float32[]           1  scalar

@@ -156,8 +156,7 @@ class Program(HeldState):
     # -- state
 
     def follow(self) -> None:
-        """Follow what has changed of the module since the last call: modes, optimizers, losses, and weights that are
-        frozen or that another module, which shares them, has trained since."""
+        """Follow changes of the module since the last call: modes, optimizers, losses, and frozen or shared weights."""
         is_same = not self._unsettled or fingerprint(self._unsettled) == self._fingerprint
         if is_same and self._seen == count_changes():
             return
@@ -236,8 +235,7 @@ class Program(HeldState):
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def synchronize(self, facts: Mapping[str, str] = MappingProxyType({})) -> bool:
-        """Let processes that train together, with the same facts, go on from the state of the first; whether this is
-        the first."""
+        """Let processes that train together go on from the state of the first; return whether this is the first."""
         self._is_together = True
         if not any(optimizer.distributed for optimizer in self.optimizers.values()):
             self._processes = None

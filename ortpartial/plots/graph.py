@@ -36,7 +36,7 @@ _STYLES = {
 
 @checked
 def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
-    """Draw a model as blocks: the modules of its nodes, what is trained of each, and what the engine runs.
+    r"""Draw a model as blocks: the modules of its nodes, what is trained of each, and what the engine runs.
 
     Modules are those that the exporter has recorded; without them a block begins at every product. Equal blocks in a
     row, such as the layers of an encoder, are drawn once. For an optimizer, loss, gradient and update follow, with the
@@ -68,7 +68,7 @@ def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = No
     >>> from ortpartial.graph import build, constant, op, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
     >>> [text.get_text() for text in plot_graph(build([x], {"y": op.Tanh(x @ w)})).texts if text.get_text()]
-    ['x', 'float32[Nx3]', 'MatMul · Tanh', 'w\\ntrained: 3', 'y', 'float32[Nx1]']
+    ['x', 'float32[Nx3]', 'MatMul · Tanh', 'w\ntrained: 3', 'y', 'float32[Nx1]']
     """
     import_pyplot()
     from .svg_axes import SvgAxes

@@ -94,7 +94,6 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
     >>> [node.op_type for node in model.graph.node].count("Exp")
     4
     """
-
     return partial(recompute_values, choice)
 
 

@@ -350,8 +350,7 @@ class _StepGradient:
 
     @cached_property
     def _whole(self) -> tuple[_TensorSession, Callable[[Tensors], Sequence[torch.Tensor | None]]]:
-        """The gradient where all seeds have a cotangent: between what is kept, then cotangents, and its outputs, then
-        None, of which each leaf has one.
+        """The gradient where all seeds have a cotangent: its session, and the order of its outputs by leaf.
 
         It is a session of its own, in the order of a backward pass that torch does not record.
         """

@@ -151,7 +151,7 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
 
 
 def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
-    """Check that the initialization has no inputs, and that its outputs have the types of what they are bound to."""
+    """Check that the initialization has no inputs, and that its outputs have the types of their targets."""
     graph, where_in = info.initialization, f"{where}.initialization"
     if graph.input:
         raise ModelError(f"{where_in}: it has the input {graph.input[0].name!r}, where none is allowed.")

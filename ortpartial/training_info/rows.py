@@ -21,7 +21,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[str, np.ndarray]:
-    """Read arrays for the inputs of a session from a file.
+    r"""Read arrays for the inputs of a session from a file.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
     >>> x, w = variable("x", "float32", ["N", 2]), constant([[0.0], [0.0]], hint="w")
     >>> session = TrainingSession(OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w})).get_training_onnx())
-    >>> _ = Path("data.csv").write_text("height,y_target,width\\n1,5,2.5\\n3,7,4\\n")
+    >>> _ = Path("data.csv").write_text("height,y_target,width\n1,5,2.5\n3,7,4\n")
     >>> {n: a.tolist() for n, a in read_rows("data.csv", session).items()}
     {'x': [[1.0, 2.5], [3.0, 4.0]], 'y_target': [[5], [7]]}
     """

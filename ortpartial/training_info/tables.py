@@ -26,7 +26,7 @@ _MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
 
 
 def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
-    """Read the columns of a table.
+    r"""Read the columns of a table.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
 
     Examples
     --------
-    >>> _ = Path("animals.csv").write_text("legs,kind\\n4,cat\\n2,bird\\n")
+    >>> _ = Path("animals.csv").write_text("legs,kind\n4,cat\n2,bird\n")
     >>> {n: a.tolist() for n, a in read_table(Path("animals.csv"), texts=True).items()}
     {'legs': [4, 2], 'kind': ['cat', 'bird']}
     """
@@ -108,7 +108,7 @@ def _to_numbers(texts: Sequence[str], is_complete: bool) -> np.ndarray:
 def _import_pyarrow(path: Path) -> Any:
     try:
         import pyarrow.feather
-        import pyarrow.parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise RuntimeMissingError(f"pyarrow, which reads and writes files such as {str(path)!r}, is not installed: "
                                   f"run {install_command('cli')}, or use .csv or .npz.") from None

@@ -51,6 +51,7 @@ PRINTED = {
 # What examples need that only one of the two environments has.
 NEEDED = {"plot_fine_tune_llm": "onnxruntime_genai"}
 
+
 def test_every_example_is_known():
     assert [e.stem for e in EXAMPLES] == sorted(PRINTED)
 

@@ -74,7 +74,6 @@ def _declared(attributes: dict[str, object]) -> list[defs.OpSchema.Attribute]:
 
 def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callable[[Any], None]:
     """Type inference: types and shapes of the formula's outputs, or the type alone where a rank is unknown."""
-
     parameters = inspect.signature(formula).parameters
 
     def infer(context: InferenceContext) -> None:

@@ -31,8 +31,7 @@ def _(x, dft_length=None, axis=None, *, y, dy, inverse, onesided):
 
 
 def bin_weights(bins: Value, n: Value, along: Value) -> Value:
-    """How often each bin of a real signal of n elements counts: 2, with its conjugate, but for the first and the last
-    of an even n."""
+    """The count of each bin of a real signal of n elements: 2, with its conjugate, but 1 for the first and n/2."""
     k = op.Range(0, op.Squeeze(axis_size(bins, along), [0]), 1)
     return 2 - cast(op.Equal(k, 0), bins) - cast(op.Equal(2 * k, n), bins)
 

@@ -276,7 +276,7 @@ def _(x, *, y, dy, p):
 
 
 def signed_power(x: Value, n: int) -> Value:
-    """sign(x) · |x|ⁿ"""
+    """sign(x) · |x|ⁿ."""
     return op.Sign(x) if n == 0 else x if n == 1 else op.Sign(x) * op.Abs(x) ** n
 
 

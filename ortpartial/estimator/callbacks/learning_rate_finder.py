@@ -94,8 +94,7 @@ class LearningRateSweep:
 
     @property
     def steepest(self) -> float | None:
-        """The step size at which the losses fall most, over the logarithm of the step size; None if there are too few.
-        """
+        """The step size at which the losses fall most, by its logarithm; None if there are too few losses."""
         rates, losses = self._look_at()
         if len(losses) < 2:
             return None

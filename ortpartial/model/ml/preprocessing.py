@@ -81,4 +81,3 @@ PREPROCESSING = {
 
 #: A list of dicts for the rows of a matrix, which is read as the matrix; its labels are in the file alone.
 OUTPUTS = {"ZipMap": MlOperator(lambda a: {}, lambda a, inputs, weights: [op.Identity(inputs[0])])}
-
