@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.checks import check_names
+from ortpartial.docstrings import document
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
@@ -221,18 +222,15 @@ class BaseLearningRate(BaseLearningOnnx):
         return build([w, g, k, *state], outputs, name=type(self).__name__)
 
 
+@document(BaseLearningRate)
 @dataclass(frozen=True)
 class WeightDecay(BaseLearningRate):
     """w ← w - η(k) · (step(g, state) + λw): weight decay that is decoupled from the gradient, as a base class.
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
     weight_decay : float
-        λ, at least 0.
+        λ, at least 0: the decay, decoupled from the gradient.
     no_decay : str or sequence of str
         Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank 1
         or less, such as biases and the scales of normalizations.
