@@ -1,4 +1,4 @@
-"""The benchmark measures and records what it says, and rejects contestants that compute something else."""
+"""The benchmark measures and records as it says, and rejects contestants that compute something else."""
 
 import json
 import math
