@@ -77,8 +77,8 @@ def _leave_out_exit_handlers() -> None:
     """Let the process end after Python has ended, before the C library destroys the global objects of libraries.
 
     A handler of onnxruntime 1.32 waits forever for a thread of the parent. Only the GNU C library has `on_exit`, and
-    only there does destroying a lock wait for the threads that wait for it. Handlers run in reverse order: buffers are
-    written before.
+    only there does destroying an object wait for the threads that wait for it. Handlers run in reverse order: buffers
+    are written before.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):
