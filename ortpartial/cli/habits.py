@@ -7,7 +7,7 @@ import difflib
 
 __all__ = ["describe_option"]
 
-#: Options of other programs, without signs, and those of ours with an example.
+#: Options of other programs, without signs, and our options with an example.
 _HABITS: dict[str, str] = {
     **dict.fromkeys(("lr", "learningrate", "learningrateinit", "eta0", "stepsize", "optimizer", "optim", "solver"),
                     "--rate adam:1e-3"),

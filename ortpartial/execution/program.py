@@ -56,7 +56,7 @@ class Program(ABC):
     def __init__(self, bindings: Sequence[Binding], device: str | Device = CPU):
         self.bindings, self.device = bindings, device
         self.batch: Batch | None = None
-        #: What `StepRunner._program` asked it to read last.
+        #: The data that `StepRunner._program` asked it to read last.
         self.source: tuple[int, int] | None = None
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:

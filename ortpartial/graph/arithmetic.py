@@ -32,7 +32,7 @@ _UFUNCS = {
     "sqrt": "Sqrt", "subtract": "Sub", "tan": "Tan", "tanh": "Tanh",
 }
 
-#: Other functions of numpy, beside those that are methods of the same name.
+#: Other functions of numpy, beside methods of the same name.
 _FUNCTIONS: dict[str, Formula] = {
     "amax": lambda op, x, *args, **kwargs: x.max(*args, **kwargs),
     "amin": lambda op, x, *args, **kwargs: x.min(*args, **kwargs),

@@ -47,7 +47,7 @@ def reshape_like(d: Value, x: Value) -> Value:
     if 0 not in sizes and sizes.count(-1) <= 1:
         return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
     if d.shape is not None and 0 not in sizes:
-        # A size of the same name at the same axis is copied from d, which is what 0 means.
+        # A size of the same name at the same axis is copied from d, which 0 stands for.
         pairs = itertools.zip_longest(x.shape or (), d.shape[: len(sizes)])
         copied = [0 if isinstance(n, str) and n == m else n for n, m in pairs]
         if all(isinstance(n, int) for n in copied):

@@ -236,7 +236,7 @@ class _Exporter:
         """The key of the weight that a node reads."""
         if self.program is not None:
             call = self.program.read_call(use.node)
-            # The nodes of a body read what their node passes to it, by names of their own.
+            # The nodes of a body read the inputs of their node by names of their own.
             is_told = call is not None and (call[1] or id(use.node) in self.outside)
             return self._find_state(name, use, call[1]) if call is not None and is_told else (
                 "state", *(self._find_origins(name) or [name]))

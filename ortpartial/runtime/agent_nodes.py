@@ -49,7 +49,7 @@ class AgentGraph:
         outputs = {o.name for o in graph.output}
         varied = self._find_varied(graph, wrt)
         self.active = varied & self._find_useful(graph, outputs)
-        #: Nodes of quantizations that round what needs a gradient.
+        #: Nodes of quantizations that round tensors that need a gradient.
         self.roundings = [AgentNode(node, self) for node in graph.node
                           if node.op_type in QUANTIZERS and node.input[0] in varied]
         self.active_nodes = [AgentNode(node, self) for node in graph.node
@@ -86,7 +86,7 @@ class AgentGraph:
         for node in reversed(self.active_nodes):
             behind = next((poles[o] for o in node.node.output if o in poles), "")
             reads = [i for i in node.node.input if i in self.active]
-            if node.op_type == "Div":  # By what does not change, it only scales.
+            if node.op_type == "Div":  # By a constant divisor, it only scales.
                 reads = [i for i in reads if behind or i == node.node.input[1]]
             exponent = node.constant(1) if node.op_type == "Pow" else None
             if behind or (node.op_type in _POLES and (exponent is None or (exponent < 1).any())):

@@ -240,7 +240,7 @@ def _check_scatter(node: AgentNode) -> str | None:
     return _when(node.attribute("reduction", "none") != "none", "a reduction gives a wrong gradient")
 
 
-#: Operators whose gradient is a product with a mask; those of Relu and Where select.
+#: Operators whose gradient is a product with a mask; the gradients of Relu and Where select.
 _MASKS = ("Clip", "Max", "Min")
 
 #: Where the agent of onnxruntime-training 1.19.2 returns a wrong gradient without an error, or ends the process.

@@ -105,12 +105,12 @@ class _Bindings:
     """The C++ bindings of onnxruntime, imported when the first of them is read."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # What introspection asks for is not worth the import.
+        if name.startswith("__"):  # Introspection is not worth the import.
             raise AttributeError(name)
         import_onnxruntime()
         from onnxruntime.capi import _pybind_state
 
-        vars(self).update(vars(_pybind_state))  # so that the next reads are as fast as those of a module
+        vars(self).update(vars(_pybind_state))  # so that the next reads are as fast as a module's
         return getattr(_pybind_state, name)
 
 

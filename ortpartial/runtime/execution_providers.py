@@ -136,7 +136,7 @@ def _choose_device(device: Device, devices: list[Any], kind: str | None) -> Any:
 def _configure_openvino(wanted: dict[str, str], kind: str, threads: int) -> dict[str, str]:
     """Options of OpenVINO's plug-in, which ignores options that are not its properties, in a JSON of its properties."""
     forced = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
-    if kind == "CPU":  # It pins threads to cores: those of all processes to the same ones.
+    if kind == "CPU":  # It pins threads to cores, in all processes to the same cores.
         forced |= {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO"}
     unknown = [k for k in wanted if not (k in {"load_config", *_OPENVINO, *_OPENVINO_PLAIN} or k.isupper())]
     if unknown:

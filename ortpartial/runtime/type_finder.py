@@ -24,7 +24,7 @@ __all__ = ["find_types"]
 #: tried next, and the most elements of an input.
 _SIZE, _TRIALS, _MOST = 2, 4, 2**20
 
-#: The types by the nodes, the libraries that have their operators, and what the models declare.
+#: The types by the nodes, the libraries that have their operators, and the declarations of the models.
 _FOUND: dict[tuple[bytes, tuple[str, ...], tuple[bytes, ...]], list[TypeProto]] = {}
 
 #: Operators that are not computed: onnxruntime 1.19.2 dies of a total_sequence_length of 0.

@@ -150,7 +150,7 @@ class _Comparison:
             del proto.graph.output[:]
             proto.graph.output.extend(ValueInfoProto(name=n) for n in outputs)
         names = [o.name for o in proto.graph.output]
-        # Without optimization every node runs, and those that no output reads have not been run with guards before.
+        # Without optimization every node runs, and nodes that no output reads have not been run with guards before.
         for container in (proto.graph, *proto.functions):
             remove_unread(container)
         try:
