@@ -82,8 +82,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
     At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) /
-    Σᵢ∈B wᵢ + Σ penalty(w). The mean is over counted elements: the label `ignore_index` of a loss does not, and a class
-    counts by its `class_weight`. Where nothing in a batch counts, its loss and gradient are 0.
+    Σᵢ∈B wᵢ + Σ penalty(w). The mean is over counted elements: the label `ignore_index` of a loss does not count, and a
+    class counts by its `class_weight`. Where nothing in a batch counts, its loss and gradient are 0.
 
     Parameters
     ----------
@@ -161,8 +161,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Metrics that `fit` computes of the predictions for ``X_val``, every `validation_every` epochs, beside the loss:
         ``"accuracy"``, ``"f1_macro"``, ``"r2"``, ``"perplexity"`` and the others of `Metric`, or functions
         ``f(y_true, y_pred)`` or ``f(y_true, y_pred, sample_weight)``. They are columns of `history_`, with ``"val_"``
-        before the name; metrics of the trained rows have no prefix, computed without ``X_val``, and of
-        ``"train_accuracy"``, also beside it.
+        before the name; metrics of the trained rows have no prefix: they are computed without ``X_val``, or beside it
+        as ``"train_accuracy"``.
     distributed : bool or DataParallel
         Whether the processes of ``torch.distributed`` train together, or how they send gradients. Each is given all
         rows, as a memory map for example, and reads its share of every batch; the steps are as in a single process.
@@ -364,8 +364,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ----------
         model : onnx.ModelProto, bytes or path
             A model with ``training_info``: as `get_training_onnx` and `to_training_info` write it, with the settings in
-            the metadata of the model, or of others, with the operators Gradient, Adam, Adagrad or Momentum, whose
-            losses, penalty, optimizer and schedule are recognized as this library's.
+            the metadata of the model, or a model of others, with the operators Gradient, Adam, Adagrad or Momentum,
+            whose losses, penalty, optimizer and schedule are recognized as this library's.
         **settings : object
             Other settings, as for the constructor, such as ``max_iter`` and ``batch_size``, which a model does not
             store; stored settings can be replaced.
@@ -425,7 +425,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             name, the target as "labels", "y" or by the name of its output, and "sample_weight"; other entries are
             ignored. For several inputs, X may be a tuple or list in their order, and the inputs and targets may stand
             beside each other, as in (a, b, y). Such a dict of whole arrays is taken as well. Of a language model,
-            ``input_ids`` are enough, alone or in a dict: the graph computes an ``attention_mask`` of 1,
+            ``input_ids`` are enough, alone or in a dict: the graph computes an ``attention_mask`` of ones,
             ``position_ids`` and an empty key-value cache, unless X has them; `pad_rows` and `PaddedBatches` make arrays
             of rows of different lengths.
         y : array_like of shape (rows, ...), table, or dict of str to array_like
@@ -503,7 +503,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- what a subclass overrides
 
     def train_step(self, batch: Data) -> float:
-        """Take a step on a batch, which `fit` and `partial_fit` call for each if a subclass overrides the method.
+        """Take a step on a batch; `fit` and `partial_fit` call it for each batch if a subclass overrides the method.
 
         Without it, `fit` takes many steps in a run, which is faster for small steps. It runs in the thread that
         trains, and may train other optimizers; the loss of an epoch is the mean of its results, by the rows of X.
@@ -543,7 +543,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self.training.step(batch)
 
     def validation_step(self, batch: Data) -> float | Mapping[str, float]:
-        """Compute the loss of a batch: `fit` validates each batch by it if a subclass overrides the method.
+        """Compute the loss of a batch; `fit` validates by it, batch by batch, if a subclass overrides the method.
 
         Parameters
         ----------

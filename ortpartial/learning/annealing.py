@@ -25,7 +25,7 @@ class CosineSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches until the minimum, at least 1; by default, of the whole training: see Notes.
+        Number of batches until the minimum, at least 1; by default, until the end of the training: see Notes.
     minimum : float
         l, the last step size, at least 0: a step size, not a factor, and usually less than η₀.
 
@@ -135,7 +135,7 @@ class PolynomialSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches until the last step size, at least 1; by default, of the whole training, as for
+        Number of batches until the last step size, at least 1; by default, until the end of the training, as for
         `CosineSchedule`.
     power : float
         p, more than 0.
@@ -182,7 +182,7 @@ class OneCycleSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches of the cycle, at least 1; by default, of the whole training, as for `CosineSchedule`.
+        Number of batches of the cycle, at least 1; by default, all of the training, as for `CosineSchedule`.
     pct_start : float
         p, the fraction of the cycle in which the step size grows, at least 0 and less than 1.
     div_factor : float
