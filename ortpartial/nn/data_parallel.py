@@ -74,7 +74,7 @@ def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Nested
     trace : Trace
         The trace of a module's code.
     inputs : dict of str to Value
-        The inputs of the step: numbers that do not depend on it are the same in all processes.
+        The inputs of the step: numbers that do not depend on them are the same in all processes.
     result : object
         The result of the code.
 

@@ -22,8 +22,8 @@ class EarlyStopping(EpochCallback):
     ----------
     monitor : str
         A column of `history_`, such as "loss", or "val_accuracy" of the metric "accuracy". Epochs without it, such as
-        without a validation, do not count. An estimator of scikit-learn has no history: its "score" is monitored, and
-        so is that of ours with `scoring`.
+        epochs without a validation, do not count. An estimator of scikit-learn has no history: its "score" is
+        monitored, and so is that of ours with `scoring`.
     patience : int
         Number of epochs without an improvement after which the fit ends; where not every epoch has a value, with the
         first value that is so many epochs behind the best.

@@ -134,7 +134,7 @@ def check_dtype(x: Value, dtype: DTypeLike) -> None:
     Raises
     ------
     GraphError
-        It is another.
+        The dtype is another.
     """
     if x.dtype != np.dtype(dtype):
         raise GraphError(f"x is {_name_type(x)}, and the weights are {np.dtype(dtype)}; cast x, such as by "
