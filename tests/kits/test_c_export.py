@@ -1,4 +1,4 @@
-"""Trainings exported in C: what is written compiles, trains as in Python, and comes back."""
+"""Trainings exported in C: the files compile, train as in Python, and the state comes back."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A model of an old opset computes what its file computes: operators whose definition has changed since opset 7."""
+"""A model of an old opset computes the same as its file: operators whose definition has changed since opset 7."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The functions of prelude.c against numpy in float64, and what compilers say about it."""
+"""The functions of prelude.c against numpy in float64, and warnings of compilers about it."""
 
 import ctypes
 import math

@@ -1,4 +1,4 @@
-"""Scripts run one after the other, each in a process of its own that has imported what all of them need.
+"""Scripts run in turn, each in a process of its own that has imported their common modules.
 
     python -W error forked.py hidden numpy,sklearn script.py folder ... torch transformers script.py folder ...
 

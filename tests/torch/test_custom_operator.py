@@ -42,8 +42,6 @@ def normalized():
     return nn.Sequential(OnnxLayer.from_torch(module, torch.ones(2, 3)), nn.Tanh())
 
 
-
-
 MODELS = {"frozen": (lambda: Model(trainable=["W2"]), "aot_eager"), "several": (Several, "eager"),
           "normalized": (normalized, "aot_eager")}
 
