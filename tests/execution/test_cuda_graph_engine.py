@@ -266,10 +266,11 @@ def test_the_time_is_up(stand_in, monkeypatch):
     monkeypatch.setattr(Binding, "run", lambda self, options=None: run(self))  # A replay hears of no end.
     X, y, _ = data(2000)
     near, far = pair(batch_size=1, max_iter=100, warm_start=True, learning_rate="Adam", shuffle=False)
-    far.timeout = 0.3
-    with pytest.raises(DeadlineError, match=r"not over after 0\.3 s"):
-        far.fit(X, y)
-    steps = int(far.get_state("optimizer")[-1])
+    for far.timeout in (0.3, 1.2, 4.8):  # A busy machine may only compile in the first.
+        with pytest.raises(DeadlineError, match=rf"not over after {far.timeout} s"):
+            far.fit(X, y)
+        if steps := int(far.get_state("optimizer")[-1]):
+            break
     assert steps > 0
     near.max_iter, near.timeout = 1, None
     for _ in range(steps // 2000):
