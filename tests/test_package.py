@@ -99,3 +99,13 @@ def test_types_are_shipped_and_told():
     cls = ortpartial.OrtGradientForwardBackwardOptimizer
     assert {f.__annotations__["return"] for f in (cls.fit, cls.partial_fit, cls.set_params)} == {"Self"}
     assert cls.predict.__annotations__["return"] == "np.ndarray | dict[str, np.ndarray]"
+
+
+def test_importing_it_leaves_the_garbage_collector_as_it_was():
+    """And looks for no garbage meanwhile, even where the import fails."""
+    counts = "sum(generation['collections'] for generation in gc.get_stats()[1:])"
+    assert run(f"import onnx, gc; a = {counts}; import ortpartial; print({counts} - a, gc.isenabled())") == "0 True"
+    assert run("import gc; gc.disable(); import ortpartial; print(gc.isenabled())") == "False"
+    fails = ("import gc, sys; sys.modules['onnx'] = None\ntry:\n    import ortpartial\n"
+             "except ImportError:\n    print(gc.isenabled())")
+    assert run(fails) == "True"
