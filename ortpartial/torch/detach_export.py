@@ -1,4 +1,4 @@
-"""Export of `detach` and `torch.no_grad`, which torch's exporters drop: an Identity that stops the gradient."""
+"""Export of `detach`, `torch.no_grad` and `padding_idx`, which exporters drop: an Identity that stops the gradient."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ortpartial.graph import mark_gradient_stop
 from ortpartial.model import walk_graphs
 
-__all__ = ["NoGradientMode", "list_detach_translations", "mark_detached", "writing_detach"]
+__all__ = ["DetachMode", "list_detach_translations", "mark_detached", "writing_detach"]
 
 _DOMAIN = "ortpartial"
 
 
-class NoGradientMode(TorchFunctionMode):
-    """A context in which a module detaches what it computes under `torch.no_grad`, so that exporters see it.
+class DetachMode(TorchFunctionMode):
+    """A context in which a module detaches where it has no gradient, so that exporters see it.
+
+    That is, what it computes under `torch.no_grad`, and the rows of an embedding for its `padding_idx`.
 
     Parameters
     ----------
@@ -41,7 +43,8 @@ class NoGradientMode(TorchFunctionMode):
             if self._is_stopped or torch.is_grad_enabled():
                 self._is_stopped = not args[0]
             return function(*args, **kwargs or {})
-        outputs = function(*args, **kwargs or {})
+        call = _embed if function is torch.nn.functional.embedding else function
+        outputs = call(*args, **kwargs or {})
         if not self._is_stopped:
             return outputs
         passed = {id(t) for t in tree_leaves((args, kwargs))}  # What is written in place is returned.
@@ -52,6 +55,16 @@ class NoGradientMode(TorchFunctionMode):
             return t if StorageWeakRef(t.untyped_storage()) in self._buffers else t.detach()
 
         return tree_map(detach, outputs)
+
+
+def _embed(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
+           ) -> torch.Tensor:
+    """An embedding whose row for padding is detached; arguments are those of torch.nn.functional.embedding."""
+    y = torch.nn.functional.embedding(input, weight, padding_idx, *args, **kwargs)
+    if padding_idx is None:
+        return y
+    padding = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    return torch.where((input == padding).unsqueeze(-1), y.detach(), y)
 
 
 @contextmanager
