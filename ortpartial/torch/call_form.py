@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
+from ortpartial.annotations import Settings
 from ortpartial.exceptions import DataError
 
 __all__ = ["CONSTANTS", "CallForm", "list_strangers", "list_tensors", "name_leaves", "name_outputs", "read_form"]
@@ -45,7 +45,7 @@ class CallForm:
 
     def is_plain(self, names: Sequence[str]) -> bool:
         """Whether the call has these inputs by position alone, and returns a tensor or a tuple of tensors."""
-        kinds: tuple[Any, ...] = tuple([torch.Tensor for _ in names])
+        kinds: list[object] = [torch.Tensor] * len(names)
         try:
             arguments = name_leaves(self.signature, kinds, {})
         except TypeError:
@@ -93,7 +93,7 @@ class CallForm:
                                 f"again with it. A number that varies is a tensor in the example.")
         return {text: values[n] for n, text in self.inputs.items()}
 
-    def pack(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def pack(self, tensors: Sequence[torch.Tensor]) -> object:
         """What the module returns with these tensors.
 
         Parameters
@@ -137,7 +137,7 @@ def read_form(signature: inspect.Signature, args: Sequence[object], named: Mappi
 
 
 def name_leaves(signature: inspect.Signature, args: Sequence[object], named: Mapping[str, object],
-                with_defaults: bool = True) -> dict[str, Any]:
+                with_defaults: bool = True) -> Settings:
     """All that the arguments of a call hold, by name.
 
     Parameters
@@ -162,7 +162,7 @@ def name_leaves(signature: inspect.Signature, args: Sequence[object], named: Map
     bound = signature.bind(*args, **named)
     if with_defaults:
         bound.apply_defaults()
-    leaves: dict[str, Any] = {}
+    leaves: Settings = {}
     for argument, value in bound.arguments.items():
         is_keyword = signature.parameters[argument].kind is inspect.Parameter.VAR_KEYWORD
         for path, leaf in tree_flatten_with_path(value)[0]:

@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ortpartial.annotations import Formula, Inputs, Settings
 from ortpartial.graph import mark_gradient_stop
 from ortpartial.model import walk_graphs
 
@@ -36,14 +37,15 @@ class DetachMode(TorchFunctionMode):
         self._buffers = {StorageWeakRef(b.untyped_storage()) for b in module.buffers()}
         self._is_stopped = False
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Formula, types: object, args: Inputs = (), kwargs: Settings | None = None
+                           ) -> object:
         """Call a function of torch."""
         if function is torch._C._set_grad_enabled:
             # The forward pass of a torch.autograd.Function has no gradient either, but its backward pass writes one.
             if self._is_stopped or torch.is_grad_enabled():
                 self._is_stopped = not args[0]
             return function(*args, **kwargs or {})
-        call = _embed if function is torch.nn.functional.embedding else function
+        call: Formula = _embed if function is torch.nn.functional.embedding else function
         outputs = call(*args, **kwargs or {})
         if not self._is_stopped:
             return outputs
@@ -57,10 +59,11 @@ class DetachMode(TorchFunctionMode):
         return tree_map(detach, outputs)
 
 
-def _embed(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
+def _embed(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, *args: object, **kwargs: object
            ) -> torch.Tensor:
     """An embedding whose row for padding is detached; arguments are those of torch.nn.functional.embedding."""
-    y = torch.nn.functional.embedding(input, weight, padding_idx, *args, **kwargs)
+    embed: Formula = torch.nn.functional.embedding
+    y: torch.Tensor = embed(input, weight, padding_idx, *args, **kwargs)
     if padding_idx is None:
         return y
     padding = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx

@@ -13,7 +13,7 @@ import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
-from ortpartial.annotations import Formula, Inputs, Reduced, Settings
+from ortpartial.annotations import Entries, Formula, Inputs, Reduced, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
@@ -58,6 +58,9 @@ __all__ = ["OnnxLayer"]
 
 #: The shapes of inputs; none for all shapes.
 Shapes: TypeAlias = tuple[torch.Size, ...]
+
+#: What a layer returns: a tensor, several, all by name, or the form of a module.
+Outputs: TypeAlias = Any
 
 
 class _Owners(list[tuple[torch.nn.Module, Settings, str, str]]):
@@ -206,7 +209,7 @@ class OnnxLayer(torch.nn.Module):
                 self.to(torch.device(parsed.kind, parsed.index))
 
     @classmethod
-    def from_torch(cls, module: torch.nn.Module, example: Any, *,
+    def from_torch(cls, module: torch.nn.Module, example: object, *,
                    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, **settings: Any
                    ) -> OnnxLayer:
         """Export a module by `ortpartial.torch.export` and wrap the result, with its state under the same names.
@@ -247,7 +250,7 @@ class OnnxLayer(torch.nn.Module):
         layer._unread = register_unread(layer, module.state_dict(keep_vars=True), settings.get("trainable") is None)
         return layer
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
+    def forward(self, *inputs: object, **named: object) -> Outputs:
         """Compute the outputs of the graph.
 
         Parameters
@@ -270,7 +273,7 @@ class OnnxLayer(torch.nn.Module):
             return self._trace(inputs, named)
         return _run(self, inputs, named)
 
-    def _trace(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _trace(self, inputs: Inputs, named: Entries) -> Outputs:
         """Compute the outputs by an operator that torch.compile and exporters put into their graphs."""
         call = describe_call(self._handle, self.training)
         if call is None:
@@ -307,7 +310,7 @@ class OnnxLayer(torch.nn.Module):
             if key.endswith("num_batches_tracked"):
                 self._read(key).add_(1)
 
-    def _pack(self, outputs: Sequence[torch.Tensor]) -> Any:
+    def _pack(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs as the layer returns them."""
         if self._return_dict is None and self._form is not None:
             return self._form.pack(outputs)
@@ -480,7 +483,7 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
     return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
 
-def _run(layer: OnnxLayer, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _run(layer: OnnxLayer, inputs: Inputs, named: Entries) -> Outputs:
     """Run `forward`, outside of torch.compile."""
     fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
     names = fields["input_names"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from ortpartial.annotations import Estimator, Formula, Inputs, Reduced, Settings
 
 from .call_form import list_tensors
 
@@ -27,8 +29,8 @@ class FunctionCall(NamedTuple):
         The arguments.
     """
 
-    function: Any
-    args: tuple[Any, ...]
+    function: type[torch.autograd.Function]
+    args: Reduced
 
 
 class _Context:
@@ -46,7 +48,8 @@ class _Context:
 class _GradientMode(TorchFunctionMode):
     """A context without `torch.no_grad`, which has no effect in the graph of a function's forward pass."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Formula, types: object, args: Inputs = (), kwargs: Settings | None = None
+                           ) -> object:
         """Call a function of torch."""
         return None if function is torch._C._set_grad_enabled else function(*args, **kwargs or {})
 
@@ -61,19 +64,20 @@ def recording_functions() -> Iterator[list[FunctionCall]]:
         The calls, torch's own functions left out.
     """
     calls: list[FunctionCall] = []
-    former: Any = vars(torch.autograd.Function)["apply"]
+    former = vars(torch.autograd.Function)["apply"]
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type[torch.autograd.Function], *args: object, **kwargs: object) -> object:
         if not cls.__module__.startswith("torch."):  # Such as checkpoints
             calls.append(FunctionCall(cls, tuple(a.detach().clone() if isinstance(a, torch.Tensor) else a
                                                  for a in args)))
         return former.__func__(cls, *args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)
+    holder: Estimator = torch.autograd.Function
+    holder.apply = classmethod(apply)
     try:
         yield calls
     finally:
-        torch.autograd.Function.apply = former
+        holder.apply = former
 
 
 def list_unkept_gradients(module: torch.nn.Module, calls: Sequence[FunctionCall]) -> list[str]:
@@ -116,9 +120,9 @@ def list_unkept_gradients(module: torch.nn.Module, calls: Sequence[FunctionCall]
 
 def _is_other(call: FunctionCall) -> bool:
     """Whether the gradient of a call is another one than torch derives from its forward pass."""
-    function: Any = call.function
+    function: Estimator = call.function
 
-    def run_forward(*args: Any) -> Any:
+    def run_forward(*args: object) -> object:
         has_setup = function.setup_context is not torch.autograd.Function.setup_context
         with _GradientMode():
             return function.forward(*args) if has_setup else function.forward(_Context(args), *args)
@@ -129,7 +133,7 @@ def _is_other(call: FunctionCall) -> bool:
         return True
 
 
-def _differentiate(function: Any, args: Sequence[Any]) -> list[torch.Tensor]:
+def _differentiate(function: Formula, args: Inputs) -> list[torch.Tensor]:
     """The gradients of fixed sums of the outputs by all real arguments."""
     with torch.enable_grad():
         leaves = [a.clone().requires_grad_() for a in args if _is_real(a)]
