@@ -408,7 +408,7 @@ class Loop:
 
     def _report(self, divergence: str, stacklevel: int) -> None:
         """Raise the message as an error, or warn."""
-        if self.settings.exc:
+        if self.settings.raise_on_divergence:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
 
