@@ -1187,9 +1187,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         `freeze` and `rate_factors` change from the next step on: the schedule goes on with the batch where it is, and
         an optimizer or an average keeps its states unless it is of another class, and starts anew. `use_average`
         changes at once. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`,
-        `raise_on_divergence` and `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on; these,
-        and `use_average`, may be changed by any thread. All others are refused while `fit` runs. With
-        ``distributed=True`` the other processes take over what the first one changes.
+        `raise_on_divergence` and `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from
+        the next call on; these, and `use_average`, may be changed by any thread. All others are refused while `fit`
+        runs. With ``distributed=True`` the other processes take over what the first one changes.
 
         Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
         a step size that changes with every batch is a `Schedule`.

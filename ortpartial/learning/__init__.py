@@ -31,7 +31,7 @@ __all__ = ["Accumulation", "Chain", "FormerAttributes", "FunctionLearningLoss", 
            "accept_words", "answer_keywords", "apply_step", "chain", "check_integer", "check_keywords", "check_metrics",
            "count_from", "decay", "describe_unknown", "draw_weights", "drop_flushes", "expand_chain",
            "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss", "is_normalization", "is_one_hot",
-           "list_attributes", "list_held", "refuse_former_names", "rename_settings", "resolve_clipping", "resolve_metric",
-           "share_flushes", "suggest"]
+           "list_attributes", "list_held", "refuse_former_names", "rename_settings", "resolve_clipping",
+           "resolve_metric", "share_flushes", "suggest"]
 __all__ += [*averaging.__all__, *base.__all__, *losses.__all__, *optimizers.__all__, *penalties.__all__,
             *piece.__all__, *schedules.__all__]

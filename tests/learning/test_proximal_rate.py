@@ -15,8 +15,7 @@ from ortpartial import (
     nn,
     to_training_info,
 )
-from ortpartial.learning import BaseLearningRate
-from ortpartial.learning import optimizers
+from ortpartial.learning import BaseLearningRate, optimizers
 from ortpartial.learning.proximal_rate import ProximalRate
 from ortpartial.runtime import Session, has_training
 

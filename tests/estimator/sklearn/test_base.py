@@ -70,9 +70,9 @@ def test_it_is_as_good_as_scikit_learn(load_rows):
 
 @pytest.mark.parametrize(("kind", "targets"), [(OnnxRegressor, Y), (OnnxClassifier, NAMES)])
 def test_a_diverged_loss_with_early_stopping(kind, targets):
-    """The error is that of the loss, a ValueError as of scikit-learn, and not that of the score of what is no number."""
-    model = kind(hidden_layer_sizes=10, activation="identity", learning_rate="SGD", learning_rate_init=1e30, max_iter=50,
-                 early_stopping=True, random_state=0)
+    """The error is the one of the loss, a ValueError as in scikit-learn, and not the one of a score of NaN."""
+    model = kind(hidden_layer_sizes=10, activation="identity", learning_rate="SGD", learning_rate_init=1e30,
+                 max_iter=50, early_stopping=True, random_state=0)
     with pytest.raises(ValueError, match="Lower the rate, or scale X and y") as caught:
         model.fit(X, targets)
     assert isinstance(caught.value, ConvergenceError)
