@@ -550,11 +550,13 @@ class Module(Part):
 
     @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, optimizer="call set_optimizer('adam') before",
                      validationdata="write X_val=... and y_val=...",
-                     validationsplit="write X_val=0.1 for a tenth of the rows")
+                     validationsplit="write X_val=0.1 for a tenth of the rows",
+                     warmstart="a module goes on from where it is, and a new one starts anew")
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
             shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
             metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
-            timeout: float | None = None, resume: str | os.PathLike[str] | None = None) -> Self:
+            timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
+            raise_on_divergence: bool = True) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -589,6 +591,8 @@ class Module(Part):
         resume : path, optional
             The folder of the callback `Checkpoint`: a `fit` that was cut off, on the same data with the same settings,
             goes on from there and ends as if it had not been, to the last bit.
+        raise_on_divergence : bool
+            Whether a loss or a weight that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
 
         Returns
         -------
@@ -621,7 +625,7 @@ class Module(Part):
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
-                timeout=timeout)
+                timeout=timeout, raise_on_divergence=raise_on_divergence)
         finally:
             if not mode:
                 self.eval()

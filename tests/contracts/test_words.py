@@ -103,6 +103,22 @@ def test_epochs_are_accepted():
     assert OrtGradientOptimizer(scalar, epochs=3).max_iter == 3
 
 
+def test_a_former_name_warns_until_its_removal():
+    with pytest.warns(FutureWarning, match=r"'exc' is a former name .* goes in version 0\.3; its name is raise_on_"):
+        optimizer = OrtGradientForwardBackwardOptimizer(MODEL, exc=False)
+    assert optimizer.raise_on_divergence is False
+    assert "exc" not in optimizer.get_params()
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        optimizer.set_params(exc=True)
+    assert optimizer.raise_on_divergence
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        optimizer.exc = False
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        assert optimizer.exc is optimizer.raise_on_divergence is False
+    with pytest.warns(FutureWarning), pytest.raises(ortpartial.exceptions.SettingError, match="given twice"):
+        OrtGradientForwardBackwardOptimizer(MODEL, exc=False, raise_on_divergence=False)
+
+
 @pytest.mark.parametrize("add", [add_lora, add_dora])
 def test_words_of_adapters_are_accepted(add):
     adapter = read_adapter(add(MODEL, target_modules="fc", r=2, lora_alpha=4, lora_dropout=0.5))
