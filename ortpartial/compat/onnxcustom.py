@@ -252,8 +252,7 @@ class NegLogLearningLoss(_NegLog):
 def _convert(former: Settings) -> Settings:
     """The settings of today, in place of positional ones of onnxcustom."""
     settings = {n: v for n, v in former.items() if v is not None and n != "enable_logging"}
-    if settings.get("exc", True):
-        settings.pop("exc", None)
+    settings["raise_on_divergence"] = settings.pop("exc", True)
     if "learning_rate" in settings:
         settings["learning_rate"] = select_rate(settings["learning_rate"])
     return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from numbers import Real
@@ -278,16 +279,20 @@ class Module(Part):
                 yield f"{prefix}.{name}" if prefix else name, optimizer
 
     def get_params(self) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over parameters and their names, as `named_parameters`.
+        """`named_parameters` under a former name, until version 0.3: at other doors `get_params` has settings.
 
-        Yields
-        ------
-        name : str
-            Such as ``"encoder.0.linear1.weight"``.
-        parameter : Parameter
-            Its numbers can be set: see `Parameter`.
+        Returns
+        -------
+        iterator of pairs of str and Parameter
+
+        Warns
+        -----
+        FutureWarning
+            The name is a former one.
         """
-        yield from self.named_parameters()
+        warnings.warn(f"{type(self).__name__}: 'get_params' is a former name of a method, and goes in version 0.3; its "
+                      f"name is named_parameters.", FutureWarning, stacklevel=2)
+        return self.named_parameters()
 
     def parameters(self) -> Iterator[Parameter]:
         """Iterate over the parameters.
