@@ -24,7 +24,7 @@ _DOMAIN = "ortpartial"
 class DetachMode(TorchFunctionMode):
     """A context in which a module detaches where it has no gradient, so that exporters see it.
 
-    That is, what it computes under `torch.no_grad`, and the rows of an embedding for its `padding_idx`.
+    It has none under `torch.no_grad`, nor in the rows of an embedding for its `padding_idx`.
 
     Parameters
     ----------

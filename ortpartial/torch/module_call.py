@@ -103,12 +103,12 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     Returns
     -------
     ModuleCall
-        The tensors of a nested argument are inputs in their order; what is no tensor is a constant.
+        The tensors of a nested argument are inputs in their order; other members are constants.
 
     Raises
     ------
     TypeError
-        The module has other arguments, or one holds an object that is neither a tensor nor a number.
+        The module has other arguments, or an argument holds an object that is neither a tensor nor a number.
     """
     args, named = list(example), {}
     if args and isinstance(args[-1], Mapping):
@@ -128,7 +128,7 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
 
 def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
               ) -> dict[str, dict[int, str]]:
-    """The axes of any size by input; by default the first one of each.
+    """The axes of any size by input; by default the first of each.
 
     Parameters
     ----------
