@@ -30,7 +30,7 @@ class ProximalRate(BaseLearningRate):
     --------
     >>> from ortpartial.learning import LearningRateSGD
     >>> [node.op_type for node in ProximalRate(LearningRateSGD(), 0.1, 0.0).build_onnx_function(shape=[3]).graph.node]
-    ['Mul', 'Sub', 'Min', 'Max', 'Sub']
+    ['Mul', 'Sub', 'Mul', 'Min', 'Neg', 'Max', 'Sub']
     """
 
     def __init__(self, rate: BaseLearningRate, l1: float, l2: float):

@@ -49,6 +49,7 @@ __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 
 #: How the step size of a module is written.
 _STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(LearningRateAdam(0.01))"
+_SEED = "compile takes random_state, which the order of the rows follows from, too"
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
@@ -554,7 +555,8 @@ class Module(Part):
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
-    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, optimizer="call set_optimizer('adam') before",
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE, seed=_SEED, randomstate=_SEED,
+                     optimizer="call set_optimizer('adam') before", exc="its name is raise_on_divergence",
                      validationdata="write X_val=... and y_val=...",
                      validationsplit="write X_val=0.1 for a tenth of the rows",
                      warmstart="a module goes on from where it is, and a new one starts anew")

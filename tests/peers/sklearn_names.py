@@ -118,7 +118,7 @@ class LinearModel(BaseEstimator):
         l2 = 0.0 if self.penalty in ("l1", None) else self.alpha / n_outputs - l1
         schedule = make_schedule(self.learning_rate, self.power_t, self.n_iter_no_change, self.alpha / n_outputs)
         has_tol = self.tol is not None
-        is_proximal = l1 > 0 or self.eta0 * self.alpha > 1  # Others are gradients, whose steps are scikit-learn's.
+        is_proximal = l1 > 1e-6 * l2 or self.eta0 * self.alpha > 1  # Others have scikit-learn's steps.
         averaging = StochasticWeightAverage(start=int(self.average) - 1) if self.average else None
         return {"loss": self._loss, "penalty": ElasticLearningPenalty(l1, l2, proximal=is_proximal), "batch_size": 1,
                 "learning_rate": LearningRateSGD(self.eta0 * n_outputs, schedule=schedule),

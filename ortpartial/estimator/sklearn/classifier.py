@@ -26,6 +26,7 @@ from ortpartial.learning import (
     NegLogLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
     accept_former_names,
+    check_keywords,
     find_last_activation,
     resolve_loss,
 )
@@ -114,6 +115,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         super().__init__(model, loss=loss, **others)
         self.class_weight = class_weight
 
+    @check_keywords()
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Data, y: Data, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
