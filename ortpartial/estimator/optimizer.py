@@ -1189,7 +1189,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         changes at once. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`,
         `raise_on_divergence` and `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from
         the next call on; these, and `use_average`, may be changed by any thread. All others are refused while `fit`
-        runs. With ``distributed=True`` the other processes take over what the first one changes.
+        runs. With ``distributed=True`` the other processes take over the changes of the first.
 
         Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
         a step size that changes with every batch is a `Schedule`.

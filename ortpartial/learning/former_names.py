@@ -82,7 +82,7 @@ class FormerSetting:
     default : object
         The value that asks for nothing.
     needs : str
-        The setting of the classes that had this one.
+        The setting of the classes that had this setting.
     removal : str
         The version that no longer takes it, where it is to go: it warns until then.
     """
@@ -342,7 +342,7 @@ def refuse_former_names(function: Function) -> Function:
 
 
 def rename_settings(owner: str, settings: Settings, former: Mapping[str, FormerSetting] = SETTING_WORDS) -> Settings:
-    """The settings of today, with what former ones stand for.
+    """The settings by their names of today, of which some may have former names.
 
     Parameters
     ----------

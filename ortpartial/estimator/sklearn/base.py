@@ -360,7 +360,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
     def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:
-        """Train for one epoch."""
+        """Train for an epoch."""
         self._refuse_early_stopping()
         first = not hasattr(self, "optimizer_")
         X, _, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, False)
