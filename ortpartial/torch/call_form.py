@@ -94,7 +94,7 @@ class CallForm:
         return {text: values[n] for n, text in self.inputs.items()}
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> object:
-        """What the module returns with these tensors.
+        """The result of the module with these tensors.
 
         Parameters
         ----------
