@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
                "use_average"),
     "loop": ("max_iter", "batch_size", "shuffle", "random_state", "warm_start", "tol", "n_iter_no_change",
              "early_stopping", "validation_fraction", "validation_every", "callbacks", "metrics", "timeout", "verbose",
-             "exc", "check"),
+             "raise_on_divergence", "check"),
     "execution": ("engine", "device", "distributed", "train_mode", "precision", "loss_scale", "checkpointing",
                   "settings"),
 }

@@ -317,7 +317,7 @@ class CompilerError(OrtPartialError, RuntimeError):
     """
 
 
-class ConvergenceError(OrtPartialError, ArithmeticError):
+class ConvergenceError(OrtPartialError, ArithmeticError, ValueError):
     """The loss or a weight is no longer finite: the learning rate is too high, or X and y are not scaled.
 
     Examples

@@ -69,6 +69,8 @@ class Checkpoint:
         The state of the optimizer by the name of its group, ``"group0"``; empty if it was not saved.
     properties : dict of str to int, float or str
         The properties that the user has stored.
+    is_nominal : bool
+        Whether there are no numbers yet: a device gets them apart, and every array is of zeros.
 
     Examples
     --------
@@ -82,6 +84,7 @@ class Checkpoint:
     frozen: dict[str, np.ndarray] = field(default_factory=dict)
     optimizers: dict[str, OptimizerState] = field(default_factory=dict)
     properties: dict[str, int | float | str] = field(default_factory=dict)
+    is_nominal: bool = False
 
 
 @checked
@@ -133,13 +136,12 @@ def _read(data: bytes, beside: Path) -> Checkpoint:
     module = root.table(1)
     if module is None:
         raise CheckpointError("it has no parameters")
-    if module.number(2, "?", False):
-        raise CheckpointError("it is a nominal one, which has no numbers; give the complete one beside it")
-    outside = _External(beside) if module.number(3, "?", False) else None
+    is_nominal = module.number(2, "?", False)
+    outside = _Zeros() if is_nominal else _External(beside) if module.number(3, "?", False) else None
     trainable, frozen = (_read_tensors(module.tables(i), outside) for i in (0, 1))
     groups = {_name(g): OptimizerState(g.number(1, "q"), g.number(2, "f", 0.0), {
         _name(p): _read_tensors(p.tables(1), None) for p in g.tables(3)}) for g in root.tables(2)}
-    return Checkpoint(trainable, frozen, groups, _read_properties(root.table(3)))
+    return Checkpoint(trainable, frozen, groups, _read_properties(root.table(3)), is_nominal)
 
 
 class _External:
@@ -161,13 +163,27 @@ class _External:
         return self.data[start : start + size]
 
 
+class _Zeros:
+    """The numbers of a nominal checkpoint, which has shapes alone: of 2 GB at most, as in others."""
+
+    def __init__(self) -> None:
+        self.left = _LARGEST
+
+    def slice(self, start: int, size: int) -> np.ndarray:
+        """Zeros."""
+        self.left -= size
+        if self.left < 0:
+            raise CheckpointError("its parameters have more than 2 GB")
+        return np.zeros(size, np.uint8)
+
+
 def _name(table: Table) -> str:
     if not (name := table.text(0)):
         raise CheckpointError("it has an entry without a name")
     return name
 
 
-def _read_tensors(tables: Iterable[Table], outside: _External | None) -> dict[str, np.ndarray]:
+def _read_tensors(tables: Iterable[Table], outside: _External | _Zeros | None) -> dict[str, np.ndarray]:
     """Tensors by name."""
     tensors: dict[str, np.ndarray] = {}
     for table in tables:
@@ -178,7 +194,7 @@ def _read_tensors(tables: Iterable[Table], outside: _External | None) -> dict[st
     return tensors
 
 
-def _read_tensor(name: str, table: Table, outside: _External | None) -> np.ndarray:
+def _read_tensor(name: str, table: Table, outside: _External | _Zeros | None) -> np.ndarray:
     """A tensor, as a copy that may be written to."""
     dims, code = table.vector(2, "<i8"), table.number(3, "i")
     shape = () if dims is None else tuple(dims.tolist())
@@ -189,7 +205,7 @@ def _read_tensor(name: str, table: Table, outside: _External | None) -> np.ndarr
         raise CheckpointError(f"{name!r} has the shape {shape}")
     size = math.prod(shape) * dtype.itemsize
     raw, start = table.vector(4, "u1"), table.number(6, "q", -1)
-    if outside is not None and start >= 0:
+    if isinstance(outside, _Zeros) or (outside is not None and start >= 0):
         raw = outside.slice(start, size)
     if raw is None:
         raw = np.empty(0, np.uint8)
@@ -234,6 +250,8 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> No
     if not isinstance(checkpoint, Checkpoint):
         raise SettingError(f"write_checkpoint takes a Checkpoint and then a path, not a {type(checkpoint).__name__}; "
                            f"CheckpointState.save_checkpoint writes a state.")
+    if checkpoint.is_nominal:
+        raise CheckpointError("A nominal checkpoint has no numbers to write; load the parameters first.")
     path = Path(path)
     write_files({path.name: _Writer().write(checkpoint)}, path.parent)
 

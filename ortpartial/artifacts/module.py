@@ -16,7 +16,7 @@ from ortpartial.arguments import checked
 from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
-from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, write
+from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
 from ortpartial.model import load as load_model
 from ortpartial.runtime import Device, DeviceName
 
@@ -59,6 +59,8 @@ class Module:
         graphs for the shapes that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
         Seconds that a call or a step may take, compilation included; then `DeadlineError` ends it, without an effect.
+    custom_ops_library : path or sequence of path, optional
+        The shared library of the model's custom operators, as for `ortpartial.load`.
 
     Attributes
     ----------
@@ -121,9 +123,11 @@ class Module:
 
     def __init__(self, train_model_uri: Any, state: CheckpointState, eval_model_uri: Any = None,
                  device: DeviceName | Device = "cpu", *, seed: int = 0, engine: str = "auto",
-                 timeout: float | None = None):
+                 timeout: float | None = None,
+                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None):
         if not isinstance(state, CheckpointState):
             raise SettingError(f"state is a CheckpointState of ortpartial.artifacts, not {type(state).__name__}.")
+        use_libraries(train_model_uri, custom_ops_library)
         self._graph = read_training_graph(train_model_uri, state.parameters.keys())
         self._eval = None if eval_model_uri is None else read_eval_graph(eval_model_uri)
         self._device = Device.parse(device)
@@ -164,7 +168,10 @@ class Module:
         """Refuse a checkpoint or an evaluation model of another model."""
         parameters = state.parameters
         for n in self._graph.parameters:
-            declared, found = self._values.inputs[n], parameters[n].data
+            declared, found = self._values.inputs[n], state.read(n)
+            if state.is_nominal:  # generate_artifacts of 1.19.2 writes no shapes either.
+                state.write(n, found := np.zeros([d if isinstance(d, int) else 0 for d in declared.shape or ()],
+                                                 declared.dtype))
             if declared.dtype != found.dtype or (declared.shape is not None and not _fits(found.shape, declared.shape)):
                 raise CheckpointError(f"The parameter {n!r} is {found.dtype} of shape {found.shape} in the checkpoint, "
                                       f"and {declared.dtype} of shape {declared.shape} in the training model; give the "
@@ -259,11 +266,12 @@ class Module:
         SettingError
             Another module has been made of the state.
         """
+        self.state.check_loaded("Please load the model parameters first")
         with self.state.turn.lock:
             self._check_turn()
             if not self.training:
                 outputs = self._steps.step(self._check(user_inputs), EVALUATION)
-                return _unpack([outputs[n] for n in self.output_names()])
+                return _unpack([outputs[n] for n in self.output_names()], user_inputs)
             results = self._train(user_inputs, updates=False)
             self._resets = False
             return results
@@ -294,6 +302,7 @@ class Module:
             raise SettingError("A step needs an Optimizer of the module; make one, Optimizer(path, module).")
         if not self.training:
             raise SettingError("A step needs training mode; call train() first.")
+        self.state.check_loaded("Please load the model parameters first")
         with self.state.turn.lock:
             self._check_turn()
             self.optimizer._write_numbers()
@@ -312,7 +321,7 @@ class Module:
         self._calls += 1
         self._steps.engine.controls[CALLS].fill(np.array(self._calls))
         outputs = self._steps.step(feeds, Training(updates, accumulates=not self._resets), self._check_loss)
-        return _unpack([outputs[n] for n in self._graph.outputs])
+        return _unpack([outputs[n] for n in self._graph.outputs], user_inputs)
 
     def _check_loss(self, outputs: Mapping[str, np.ndarray]) -> None:
         """Refuse a step whose loss is not finite."""
@@ -377,9 +386,9 @@ class Module:
         -------
         int
         """
-        return sum(self.state.parameters[n].data.size for n in self._listed(trainable_only))
+        return sum(self.state.read(n).size for n in self._listed(trainable_only))
 
-    def get_contiguous_parameters(self, trainable_only: bool = False) -> np.ndarray:
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> FlatParameters:
         """All parameters in a vector, in the order of the inputs of the model.
 
         Parameters
@@ -390,10 +399,11 @@ class Module:
         Returns
         -------
         numpy.ndarray
-            float32, a copy.
+            float32, a copy, whose method `numpy` returns it, as that of onnxruntime's vector does.
         """
-        arrays = [self.state.parameters[n].data.reshape(-1) for n in self._listed(trainable_only)]
-        return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False)
+        self.state.check_loaded("Please load the model parameters first")
+        arrays = [self.state.read(n).reshape(-1) for n in self._listed(trainable_only)]
+        return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False).view(FlatParameters)
 
     def copy_buffer_to_parameters(self, buffer: object, trainable_only: bool = True) -> None:
         """Set all parameters from a vector.
@@ -413,15 +423,19 @@ class Module:
         flat = to_array(buffer, "The buffer").reshape(-1)
         if flat.size != (size := self.get_parameters_size(trainable_only)):
             raise DataError(f"The parameters have {size} elements together, and the buffer {flat.size}.")
+        if trainable_only:
+            self.state.check_loaded("Please load the model parameters first")
+        self.state.is_nominal = False
         flat, start = to_dtype(flat, np.dtype(np.float32), "The buffer"), 0
         for n in self._listed(trainable_only):
-            shape = self.state.parameters[n].data.shape
+            shape = self.state.read(n).shape
             end = start + int(np.prod(shape, dtype=np.int64))
             self.state.parameters[n] = flat[start:end].reshape(shape)
             start = end
 
     def _listed(self, trainable_only: bool) -> list[str]:
-        return [n for n in self._graph.parameters if not trainable_only or self.state.parameters[n].requires_grad]
+        trained = {n for n, p in self.state.parameters if p.requires_grad}
+        return [n for n in self._graph.parameters if not trainable_only or n in trained]
 
     # Models.
 
@@ -490,12 +504,24 @@ class Module:
         write(pruned, inference_model_uri)
 
     def __repr__(self) -> str:
-        trained = sum(self.state.parameters[n].data.size for n in self._graph.gradients)
+        trained = sum(self.state.read(n).size for n in self._graph.gradients)
         return (f"<Module {', '.join(self._graph.inputs)} -> {', '.join(self._graph.outputs)}; "
                 f"{len(self._graph.gradients)} trained parameters ({trained:,} numbers)>")
 
 
-def _unpack(results: Sequence[np.ndarray]) -> Any:
+class FlatParameters(np.ndarray):
+    """All parameters in one vector, which has `numpy`, as an OrtValue has."""
+
+    def numpy(self) -> np.ndarray:
+        """The vector as an array."""
+        return np.asarray(self)
+
+
+def _unpack(results: Sequence[np.ndarray], user_inputs: Sequence[object]) -> Any:
+    """The outputs, as OrtValues where the inputs are."""
+    kinds = {type(value) for value in user_inputs}
+    if len(kinds) == 1 and (wrap := getattr(next(iter(kinds)), "ortvalue_from_numpy", None)) is not None:
+        results = [wrap(np.ascontiguousarray(a)) for a in results]
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -586,6 +612,7 @@ class Optimizer:
             Another optimizer has been made for the module, or another module of its state.
         """
         module = self._module
+        module.state.check_loaded("Please load the model parameters first")
         with module.state.turn.lock:
             module._check_turn()
             if module.optimizer is not self:
@@ -707,8 +734,8 @@ class LinearLRScheduler:
 
 @checked
 def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
-         device: DeviceName | Device = "cpu", seed: int = 0, engine: str = "auto", timeout: float | None = None
-         ) -> Module:
+         device: DeviceName | Device = "cpu", seed: int = 0, engine: str = "auto", timeout: float | None = None,
+         custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Module:
     """Go on with a training that `onnxruntime.training.artifacts.generate_artifacts` has prepared.
 
     Parameters
@@ -727,6 +754,8 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     engine : str
         As for `Module`.
     timeout : float, optional
+        As for `Module`.
+    custom_ops_library : path or sequence of path, optional
         As for `Module`.
 
     Returns
@@ -788,7 +817,8 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
                          f"wrote to, and its prefix.")
     state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
     evaluation = files["eval"] if files["eval"].exists() else None
-    module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout)
+    module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout,
+                    custom_ops_library=custom_ops_library)
     if files["optimizer"].exists():
         Optimizer(files["optimizer"], module)
     return module

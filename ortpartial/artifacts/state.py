@@ -69,6 +69,7 @@ class Parameter:
     @property
     def data(self) -> np.ndarray:
         """Its content, a copy; an array assigned to it has its shape."""
+        self._state.check_loaded("Please load the parameter states first")
         with self._state.turn.lock:
             return self._state.read(self.name)
 
@@ -112,9 +113,11 @@ class Parameters:
     def __getitem__(self, name: str) -> Parameter:
         if name not in self:
             raise KeyError(f"Parameter {name} not found.")
+        self._state.check_loaded("Please load the parameter states first")
         return Parameter(name, self._state)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        self._state.check_loaded("Please load all the parameter states first")
         self[name].data = value
 
     def __delitem__(self, name: str) -> None:
@@ -129,7 +132,7 @@ class Parameters:
 
     def values(self) -> list[Parameter]:
         """The parameters."""
-        return [self[name] for name in self.keys()]
+        return [parameter for _, parameter in self]
 
     def items(self) -> list[tuple[str, Parameter]]:
         """Pairs of names and parameters."""
@@ -140,7 +143,7 @@ class Parameters:
         return Parameter(name, self._state) if name in self else default
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        return ((name, self[name]) for name in self.keys())
+        return ((name, Parameter(name, self._state)) for name in self.keys())
 
     def __len__(self) -> int:
         return len(self.keys())
@@ -197,6 +200,8 @@ class CheckpointState:
         self._gradients: tuple[str, ...] = ()
         #: How many modules have been made of it; the last has it.
         self.n_modules = 0
+        #: Whether the parameters are still without numbers.
+        self.is_nominal = checkpoint.is_nominal
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
         self.parameters = Parameters(self)
@@ -265,11 +270,17 @@ class CheckpointState:
                 groups[self._group] = OptimizerState(self._optimizer.step, self._optimizer.learning_rate, momentums)
         trainable = {n: a for n, a in arrays.items() if n in self._trainable}
         frozen = {n: a for n, a in arrays.items() if n not in self._trainable}
-        return Checkpoint(trainable, frozen, groups, dict(self.properties))
+        return Checkpoint(trainable, frozen, groups, dict(self.properties), self.is_nominal)
+
+    def check_loaded(self, message: str) -> None:
+        """Refuse to use parameters that have no numbers yet, with onnxruntime's message."""
+        if self.is_nominal:
+            raise CheckpointError(f"{message}. A nominal checkpoint has their shapes alone, and "
+                                  f"Module.copy_buffer_to_parameters(buffer, trainable_only=False) loads them.")
 
     def check_finite(self, instead: str) -> None:
         """Refuse to write parameters that a training has made NaN or infinite."""
-        arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
+        arrays = {n: self.read(n) for n in self._names if n in self._finite}
         check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
 
     def __reduce__(self) -> Reduced:

@@ -103,7 +103,7 @@ def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: ob
     try:
         optimizer = OrtGradientForwardBackwardOptimizer(
             rows.model, args.weights, learning_loss=dict(rows.losses), batch_size=rows.batch_size, shuffle=False,
-            exc=False, train_mode=args.train_mode, freeze=args.freeze, engine=engine, check=True)
+            raise_on_divergence=False, train_mode=args.train_mode, freeze=args.freeze, engine=engine, check=True)
         with select_rewrites() as reports:
             optimizer.partial_fit(X, y)
     except RewriteError as e:

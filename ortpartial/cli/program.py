@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 import onnx
 
 from ortpartial.exceptions import OrtPartialError
-from ortpartial.model import read, register_libraries, resolve_libraries
+from ortpartial.model import use_libraries
 
 from .bench import add_bench_command
 from .check import add_check_command
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
             if args.custom_ops is not None:
-                register_libraries(read(args.model), resolve_libraries(args.custom_ops))
+                use_libraries(args.model, args.custom_ops)
             return args.run(args)
     except BrokenPipeError:  # Who reads has left, as `head` does.
         close_output(sys.stdout)

@@ -182,7 +182,8 @@ def time_steps(rows: RandomRows, settings: Settings, seconds: float) -> tuple[fl
         The engine that trained.
     """
     optimizer = OrtGradientForwardBackwardOptimizer(
-        rows.model, learning_loss=dict(rows.losses), batch_size=rows.batch_size, shuffle=False, exc=False, **settings)
+        rows.model, learning_loss=dict(rows.losses), batch_size=rows.batch_size, shuffle=False,
+        raise_on_divergence=False, **settings)
     X = rows.draw_inputs()
     y: Data = rows.draw_targets(X)
     first = _repeat(lambda: optimizer.partial_fit(X, y), 0)

@@ -35,6 +35,7 @@ from ortpartial.learning import (
     accept_former_names,
     check_keywords,
     expand_chain,
+    rename_settings,
 )
 from ortpartial.model import AliasDict
 from ortpartial.rewrites import LossScale
@@ -48,6 +49,7 @@ from .former_methods import FormerMethods
 from .forms import Loss, ModelLike
 from .output_loss import OutputLoss
 from .params import (
+    FormerName,
     ModelSetting,
     Progress,
     Setting,
@@ -203,7 +205,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         terminal, such as a file, it is a line for each epoch. 2 prints these lines. The logger "ortpartial" tells at
         level INFO which engine trains, how a training ended and which compilations took long, at level DEBUG every
         epoch and compilation.
-    exc : bool
+    raise_on_divergence : bool
         Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
     check : bool
         Whether a training first compares loss and gradients of its first batch, as the engine computes them, with the
@@ -296,7 +298,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         freeze: str | Sequence[str] = (),
         timeout: float | None = None,
         verbose: int = 0,
-        exc: bool = True,
+        raise_on_divergence: bool = True,
         check: bool = False,
     ):
         self.training = Training.begin(list_arguments(locals()), type(self).__name__, self._caller_level)
@@ -332,7 +334,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     metrics = Setting()
     timeout = Setting()
     verbose = Setting()
-    exc = Setting()
+    raise_on_divergence = Setting()
+    exc = FormerName("raise_on_divergence", removal="0.3")
     check = Setting()
 
     # A small training takes microseconds, in which every call in Python counts.
@@ -467,7 +470,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         -----
         ConvergenceWarning
             There are fewer batches than `accumulate` takes for an update, so that no weight changes; or the loss is not
-            finite, and `exc` is off.
+            finite, and `raise_on_divergence` is off.
         """
         X, y, sample_weight = self._predictor.reader.unpack(X, y, sample_weight)
         self.training.fit(X, y, sample_weight, X_val, y_val, make_tasks(self, X, y, sample_weight), resume,
@@ -1183,10 +1186,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         In a callback, `learning_rate`, `learning_penalty`, `gradient_clipping`, `averaging`, `weights_to_train`,
         `freeze` and `rate_factors` change from the next step on: the schedule goes on with the batch where it is, and
         an optimizer or an average keeps its states unless it is of another class, and starts anew. `use_average`
-        changes at once. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`, `exc` and
-        `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on; these,
-        and `use_average`, may be changed by any thread. All others are refused while `fit` runs. With
-        ``distributed=True`` the other processes take over the changes of the first.
+        changes at once. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`,
+        `raise_on_divergence` and `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from
+        the next call on; these, and `use_average`, may be changed by any thread. All others are refused while `fit`
+        runs. With ``distributed=True`` the other processes take over the changes of the first.
 
         Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
         a step size that changes with every batch is a `Schedule`.
@@ -1207,6 +1210,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError
             A name is unknown, a value is not allowed, or `fit` is running and a graph depends on the setting.
         """
+        params = rename_settings(type(self).__name__, params)
         direct = expand_chain({n: v for n, v in params.items() if "__" not in n})
         check_names(self, direct)
         if direct:

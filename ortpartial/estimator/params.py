@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass, replace
 from types import MethodType
@@ -12,8 +13,8 @@ from ortpartial.annotations import Entries, Estimator, Settings
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import Piece, describe_unknown, list_settings, replace_settings
 
-__all__ = ["PROGRESS", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_names", "collect_params",
-           "list_fields", "replace_nested"]
+__all__ = ["PROGRESS", "FormerName", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_names",
+           "collect_params", "list_fields", "replace_nested"]
 
 #: The progress of a training: attributes of the optimizer, and of the `Loop` that holds them.
 PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
@@ -31,6 +32,38 @@ class Setting:
 
     def __set__(self, instance: Estimator, value: object) -> None:
         instance.training.loop.settings = replace(instance.training.loop.settings, **{self.name: value})
+
+
+class FormerName:
+    """A former name of an attribute, which warns until its removal.
+
+    Parameters
+    ----------
+    today : str
+        The name of today.
+    removal : str
+        The version that no longer has it.
+    """
+
+    def __init__(self, today: str, *, removal: str):
+        self.today, self.removal = today, removal
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        self._warn(instance)
+        return getattr(instance, self.today)
+
+    def __set__(self, instance: Estimator, value: object) -> None:
+        self._warn(instance)
+        setattr(instance, self.today, value)
+
+    def _warn(self, instance: Estimator) -> None:
+        warnings.warn(f"{type(instance).__name__}: {self.name!r} is a former name of an attribute, and goes in version "
+                      f"{self.removal}; its name is {self.today}.", FutureWarning, stacklevel=3)
 
 
 class SettingMethod:

@@ -42,7 +42,7 @@ Described: TypeAlias = Any
 #: Settings that the steps do not depend on, or that are compared by the arrays that follow from them.
 _FREE = frozenset({"model", "weights_to_train", "init", "max_iter", "random_state", "device", "engine", "warm_start",
                    "validation_every", "callbacks", "metrics", "distributed", "checkpointing", "timeout", "verbose",
-                   "exc", "use_average"})
+                   "raise_on_divergence", "use_average"})
 
 #: The pieces of the update, which a callback may change, and their names in a `TrainingSpec`.
 PIECES = {"learning_rate": "rate", "learning_penalty": "penalty", "gradient_clipping": "gradient_clipping",

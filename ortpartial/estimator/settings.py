@@ -47,7 +47,7 @@ class OptimizerSettings(TypedDict, total=False):
     freeze: str | Sequence[str]
     timeout: float | None
     verbose: int
-    exc: bool
+    raise_on_divergence: bool
     check: bool
 
 

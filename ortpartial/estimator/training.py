@@ -843,6 +843,8 @@ class Training:
                            ties=state.pop("ties", Ties())))
         # Pickles of version 0.1.0 have the name "_given".
         arguments = state.pop("_given", None) or state.pop("_arguments")
+        if "exc" in state:
+            state["raise_on_divergence"] = state.pop("exc")
         snapshot, progress = state.pop("engine_state"), {n: state.pop(n) for n in PROGRESS if n in state}
         # Those of version 0.1.0 know no checks.
         fit_settings = FitSettings(**{

@@ -45,7 +45,7 @@ class FitSettings:
         Seconds.
     verbose : int
         1 for a bar, 2 for lines.
-    exc : bool
+    raise_on_divergence : bool
         Whether a loss that is not finite is an error, or else a warning.
     check : bool
         Whether the first step is compared with the model as it is written.
@@ -67,11 +67,11 @@ class FitSettings:
     metrics: tuple[MetricLike, ...] = ()
     timeout: float | None = None
     verbose: int = 0
-    exc: bool = True
+    raise_on_divergence: bool = True
     check: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("shuffle", "warm_start", "exc", "check"):
+        for name in ("shuffle", "warm_start", "raise_on_divergence", "check"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         check_choice("init", self.init, ("model", "random"))
         if to_number(self.validation_every, above=0) is None:

@@ -38,10 +38,6 @@ __all__ = ["Loop"]
 _WHOLE = ((0, None),)
 
 
-class _Divergence(ConvergenceError):
-    """A step has made the loss or a weight infinite; it was undone."""
-
-
 class Loop:
     """The epochs of a training, and their progress.
 
@@ -224,7 +220,7 @@ class Loop:
             loss = engine.epoch(np.arange(rows), size)
             if not self._is_finite(loss):
                 engine.undo()
-                raise _Divergence(self._describe(loss, engine.iteration + 1))
+                raise ConvergenceError(self._describe(loss, engine.iteration + 1))
         return loss, self.door.weigh(arrays)
 
     def _validate(self, data: FitData) -> None:
@@ -379,8 +375,8 @@ class Loop:
             try:
                 loss, weight = self._step(batch) if train_step is None else (
                     float(train_step(batch)), _count_rows(batch))
-            except _Divergence as e:
-                return str(e)
+            except ConvergenceError as e:  # The step was undone.
+                return str(e.args[0])
             if train_step is not None and not self._is_finite(loss):
                 return self._describe(loss, self.engine.iteration)
             mean.add(weight * loss, weight)
@@ -407,7 +403,7 @@ class Loop:
 
     def _report(self, divergence: str, stacklevel: int) -> None:
         """Raise the message as an error, or warn."""
-        if self.settings.exc:
+        if self.settings.raise_on_divergence:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
 

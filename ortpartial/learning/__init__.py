@@ -8,7 +8,7 @@ from .base import *
 from .base_loss import RowCosts
 from .clipping import GradientClipping, resolve_clipping
 from .fingerprint import fingerprint, list_attributes, list_held
-from .former_names import FormerAttributes, accept_former_names, accept_words, refuse_former_names
+from .former_names import FormerAttributes, accept_former_names, accept_words, refuse_former_names, rename_settings
 from .function_loss import FunctionLearningLoss
 from .initializers import draw_weights, glorot_bounds
 from .last_activation import find_last_activation, is_normalization
@@ -31,7 +31,7 @@ __all__ = ["Accumulation", "Chain", "FormerAttributes", "FunctionLearningLoss", 
            "accept_words", "answer_keywords", "apply_step", "chain", "check_integer", "check_keywords", "check_metrics",
            "count_from", "decay", "describe_unknown", "draw_weights", "drop_flushes", "expand_chain",
            "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss", "is_normalization", "is_one_hot",
-           "list_attributes", "list_held", "refuse_former_names", "resolve_clipping", "resolve_metric", "share_flushes",
-           "suggest"]
+           "list_attributes", "list_held", "refuse_former_names", "rename_settings", "resolve_clipping",
+           "resolve_metric", "share_flushes", "suggest"]
 __all__ += [*averaging.__all__, *base.__all__, *losses.__all__, *optimizers.__all__, *penalties.__all__,
             *piece.__all__, *schedules.__all__]

@@ -18,10 +18,14 @@ from ortpartial.graph import Value, build, cast, constant, variable
 from .base import BaseLearningOnnx, check_number
 from .base_schedule import PlateauSchedule
 from .piece import replace_settings
-from .schedules import Schedule, resolve_schedule
+from .schedules import OptimalSchedule, Schedule, resolve_schedule
 from .update import apply_step, count_from
 
 __all__ = ["BaseLearningRate", "WeightDecay"]
+
+
+class _Default(float):
+    """A step size that nobody has given."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class BaseLearningRate(BaseLearningOnnx):
     SignSGD(eta0=0.1, schedule=ConstantSchedule())
     """
 
-    eta0: float = 0.01
+    eta0: float = _Default(0.01)
     _: KW_ONLY
     schedule: Schedule | str = "constant"
     setting: ClassVar[str] = "learning_rate"
@@ -72,10 +76,15 @@ class BaseLearningRate(BaseLearningOnnx):
     def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         cls.elementwise = vars(cls).get("elementwise", False)  # It may be computed otherwise than in the base class.
+        if isinstance(default := vars(cls).get("eta0"), float):
+            cls.eta0 = _Default(default)
 
     def __post_init__(self) -> None:
+        is_given = not isinstance(self.eta0, _Default)
         check_number(self, "eta0", above=0)
-        object.__setattr__(self, "schedule", resolve_schedule(self.schedule))
+        is_optimal = isinstance(self.schedule, str) and self.schedule == "optimal"
+        schedule = OptimalSchedule(from_eta0=is_given) if is_optimal else resolve_schedule(self.schedule)
+        object.__setattr__(self, "schedule", schedule)
 
     @abstractmethod
     def update(self, w: Value, g: Value, *state: Any, **k: Any) -> tuple[Value, tuple[Value, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -14,7 +15,7 @@ from ortpartial.exceptions import ArgumentError, SettingError
 from ortpartial.logs import logger
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
-           "accept_former_names", "accept_words", "advise", "find_former", "refuse_former_names"]
+           "accept_former_names", "accept_words", "advise", "find_former", "refuse_former_names", "rename_settings"]
 
 Initializer = TypeVar("Initializer", bound=Callable[..., None])
 
@@ -82,12 +83,15 @@ class FormerSetting:
         The value that asks for nothing.
     needs : str
         The setting of the classes that had this setting.
+    removal : str
+        The version that no longer takes it, where it is to go: it warns until then.
     """
 
     advice: str
     convert: Callable[[Settings, object], None] | None = None
     default: Any = None
     needs: str = "weights_to_train"
+    removal: str = ""
 
 
 _WEIGHTED = "every training takes weights of rows: fit(X, y, sample_weight)"
@@ -125,6 +129,8 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
 #: Settings under words of other libraries that are taken for today's.
 SETTING_WORDS: dict[str, FormerSetting] = {
     "epochs": FormerSetting("its name is max_iter", _rename("max_iter"), needs="max_iter"),
+    "exc": FormerSetting("its name is raise_on_divergence", _rename("raise_on_divergence"),
+                         needs="raise_on_divergence", removal="0.3"),
 }
 
 _SGD = {
@@ -256,8 +262,7 @@ def accept_former_names(initializer: Initializer) -> Initializer:
 
     @functools.wraps(initializer)
     def initialize(self: object, *args: object, **settings: object) -> None:
-        if not former.keys().isdisjoint(settings):
-            settings = _convert(type(self).__name__, former, settings)
+        settings = rename_settings(type(self).__name__, settings, former)
         initializer(self, *args, **settings)
 
     vars(initialize)["former"] = frozenset(former)
@@ -336,8 +341,34 @@ def refuse_former_names(function: Function) -> Function:
     return cast(Function, checked)
 
 
-def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings) -> Settings:
-    """The settings of today, with the meaning of former settings."""
+def rename_settings(owner: str, settings: Settings, former: Mapping[str, FormerSetting] = SETTING_WORDS) -> Settings:
+    """The settings by their names of today, of which some may have former names.
+
+    Parameters
+    ----------
+    owner : str
+        The class that has them.
+    settings : dict of str to object
+        Settings by names of today and former ones.
+    former : dict of str to FormerSetting
+        The former settings, by default the words for one of today.
+
+    Returns
+    -------
+    dict of str to object
+
+    Warns
+    -----
+    FutureWarning
+        A name is to go: the warning tells the version, and the name of today.
+
+    Examples
+    --------
+    >>> rename_settings("Layer", {"epochs": 3})
+    {'max_iter': 3}
+    """
+    if former.keys().isdisjoint(settings):
+        return settings
     today = {n: v for n, v in settings.items() if n not in former}
     for name, setting in former.items():
         value = settings.get(name, setting.default)
@@ -345,5 +376,9 @@ def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings
             continue
         if setting.convert is None:
             raise ArgumentError(f"{owner} has no setting {name!r}; {setting.advice}.")
+        if setting.removal:
+            # The level of a constructor's or a method's caller.
+            warnings.warn(f"{owner}: {name!r} is a former name of a setting, and goes in version {setting.removal}; "
+                          f"{setting.advice}.", FutureWarning, stacklevel=3)
         setting.convert(today, value)
     return today

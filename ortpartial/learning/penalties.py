@@ -17,6 +17,8 @@ from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, build, constant, op, variable
 
 from .base import BaseLearningOnnx, check_number, resolve_piece
+from .base_rate import BaseLearningRate
+from .proximal_rate import ProximalRate
 
 __all__ = ["BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty", "resolve_penalty"]
 
@@ -57,6 +59,22 @@ class BaseLearningPenalty(BaseLearningOnnx):
         bool
         """
         return True
+
+    def join_rate(self, rate: BaseLearningRate, shape: Shape) -> BaseLearningRate:
+        """The optimizer of a weight with the part of the penalty that follows each step: by default none.
+
+        Parameters
+        ----------
+        rate : BaseLearningRate
+            The optimizer of the weight.
+        shape : sequence of int, str or None
+            Shape of the weight.
+
+        Returns
+        -------
+        BaseLearningRate
+        """
+        return rate
 
     def build_onnx_function(self, *, dtype: DTypeLike = "float32", shape: Shape) -> ModelProto:
         """Penalty and gradient as an ONNX model: w -> (penalty, w_grad), zeros if it does not apply to the shape.
@@ -105,6 +123,10 @@ class NoLearningPenalty(BaseLearningPenalty):
 class ElasticLearningPenalty(BaseLearningPenalty):
     """l₁ Σ|w| + ½ l₂ Σw²; its gradient is 0 where w = 0.
 
+    A proximal penalty is no part of the loss. After each step y of the optimizer, with the step size η, the weight is
+    w = sign(y) max(|y| - η l₁, 0) / (1 + η l₂), the minimum of ½ ‖w - y‖² + η (l₁ Σ|w| + ½ l₂ Σw²). Weights that l₁
+    takes to 0 are exactly 0, and no l₂ is too strong for a step size.
+
     Parameters
     ----------
     l1 : float
@@ -113,10 +135,14 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         l₂, at least 0.
     penalize_biases : bool
         Whether weights of fewer than two axes, usually biases and scales, are penalized.
+    proximal : bool
+        Whether each step of the optimizer is followed by the proximal operator, with l₁ soft thresholding, instead of
+        gradients of the penalty being added to those of the loss.
 
     References
     ----------
-    H. Zou and T. Hastie, Regularization and variable selection via the elastic net, 2005.
+    H. Zou and T. Hastie, Regularization and variable selection via the elastic net, 2005; N. Parikh and S. Boyd,
+    Proximal Algorithms, 2014, section 6.5.2.
 
     Examples
     --------
@@ -129,6 +155,7 @@ class ElasticLearningPenalty(BaseLearningPenalty):
     l2: float = 0.0
     _: KW_ONLY
     penalize_biases: bool = False
+    proximal: bool = False
 
     def __post_init__(self) -> None:
         check_number(self, "l1", "l2", low=0)
@@ -142,6 +169,13 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         return sum(terms[1:], terms[0]) if terms else zero_cost(w)
 
     def applies_to(self, shape: Shape) -> bool:
+        return not self.proximal and self._chooses(shape)
+
+    def join_rate(self, rate: BaseLearningRate, shape: Shape) -> BaseLearningRate:
+        return ProximalRate(rate, self.l1, self.l2) if self.proximal and self._chooses(shape) else rate
+
+    def _chooses(self, shape: Shape) -> bool:
+        """Whether a weight of this shape is penalized, in either way."""
         return (self.l1 > 0 or self.l2 > 0) and (self.penalize_biases or len(shape) > 1)
 
 

@@ -100,7 +100,7 @@ def list_settings(piece: object) -> Settings:
     --------
     >>> from ortpartial.learning import ElasticLearningPenalty
     >>> list_settings(ElasticLearningPenalty(l2=0.1))
-    {'l1': 0.0, 'l2': 0.1, 'penalize_biases': False}
+    {'l1': 0.0, 'l2': 0.1, 'penalize_biases': False, 'proximal': False}
     """
     if isinstance(piece, type) or not (isinstance(piece, Piece) or dataclasses.is_dataclass(piece)):
         return {}
@@ -147,7 +147,7 @@ def replace_settings(piece: Instance, **changes: object) -> Instance:
     --------
     >>> from ortpartial.learning import ElasticLearningPenalty
     >>> replace_settings(ElasticLearningPenalty(l2=0.1), l2=0.2)
-    ElasticLearningPenalty(l1=0.0, l2=0.2, penalize_biases=False)
+    ElasticLearningPenalty(l1=0.0, l2=0.2, penalize_biases=False, proximal=False)
     """
     if not isinstance(piece, Piece) or "__dataclass_params__" in vars(type(piece)):
         new = dataclasses.replace(piece, **changes)  # type: ignore[type-var]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ortpartial.checks import check_flag
 from ortpartial.graph import Value, cast, constant, op
 
 from .annealing import CosineRestartsSchedule, CosineSchedule, OneCycleSchedule, PolynomialSchedule
@@ -68,12 +69,15 @@ class InvScalingSchedule(Schedule):
 
 @dataclass(frozen=True)
 class OptimalSchedule(Schedule):
-    """η = 1 / (α (t₀ + k)) with t₀ = α^(-3/4), independent of η₀.
+    """η = 1 / (α (t₀ + k)) with t₀ = α^(-3/4), independent of η₀; or η₀ (t₀ + 1) / (t₀ + k), which begins with η₀.
 
     Parameters
     ----------
     alpha : float
         Strength of the regularization that the schedule is optimal for, more than 0.
+    from_eta0 : bool
+        Whether it begins with η₀. The name ``"optimal"`` stands for it where a step size is given, as in
+        ``LearningRateSGD(0.01, schedule="optimal")``, and for scikit-learn's where there is none.
 
     Notes
     -----
@@ -93,9 +97,11 @@ class OptimalSchedule(Schedule):
     """
 
     alpha: float = 1e-4
+    from_eta0: bool = False
 
     def __post_init__(self) -> None:
         check_number(self, "alpha", above=0)
+        object.__setattr__(self, "from_eta0", check_flag("from_eta0", self.from_eta0))
 
     @property
     def t0(self) -> float:
@@ -103,7 +109,8 @@ class OptimalSchedule(Schedule):
         return self.alpha**-0.75
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        return 1 / self.alpha / (self.t0 + cast(k, eta0))
+        steps = self.t0 + cast(k, eta0)
+        return eta0 * (self.t0 + 1) / steps if self.from_eta0 else 1 / self.alpha / steps
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .external_data import change_weights, offload_weights, replace_weights, res
 from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import Range, check_empty, check_indices, find_indices, index_ranges
-from .load import Model, load, read, register_upgrade_check
+from .load import Model, load, read, register_upgrade_check, use_libraries
 from .ml import ML_OPERATORS, compute_ml, expand_ml, list_preprocessing, read_ml_weights
 from .names import match_names
 from .prepare import is_misplaced, prepare
@@ -47,5 +47,5 @@ __all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "Al
            "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_regular", "read_scope", "read_tensors",
            "read_torch", "register_expansion", "register_libraries", "register_upgrade_check", "remove_named",
            "remove_unread", "remove_unused", "replace_file", "replace_messages", "replace_weights", "resolve_libraries",
-           "restore_weights", "specialize", "split_external_data", "to_real", "walk_graphs", "write", "write_files",
-           "write_folder", "write_tensors"]
+           "restore_weights", "specialize", "split_external_data", "to_real", "use_libraries", "walk_graphs", "write",
+           "write_files", "write_folder", "write_tensors"]

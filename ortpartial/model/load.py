@@ -40,7 +40,7 @@ from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
 
-__all__ = ["Model", "load", "read", "register_upgrade_check"]
+__all__ = ["Model", "load", "read", "register_upgrade_check", "use_libraries"]
 
 #: Checks of models that were upgraded; rooms above fill it by `register_upgrade_check`.
 _UPGRADE_CHECKS: list[Callable[[Model], None]] = []
@@ -218,6 +218,26 @@ def read_marked(model: Model) -> ModelProto:
     proto.CopyFrom(model.proto)
     mark_straight_through(proto)
     return proto
+
+
+def use_libraries(model: Model | ModelProto | bytes | str | os.PathLike[str],
+                  paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> None:
+    """Let the libraries of a setting ``custom_ops_library`` serve a model.
+
+    Parameters
+    ----------
+    model : Model, onnx.ModelProto, bytes or path
+        The model.
+    paths : path or sequence of path, optional
+        The libraries; None for those that serve its domains already.
+
+    Raises
+    ------
+    ModelError
+        There is no such file.
+    """
+    if paths is not None:
+        register_libraries(read(model), resolve_libraries(paths))
 
 
 def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,

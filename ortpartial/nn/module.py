@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from numbers import Real
@@ -48,6 +49,7 @@ __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 
 #: How the step size of a module is written.
 _STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(LearningRateAdam(0.01))"
+_SEED = "compile takes random_state, which the order of the rows follows from, too"
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
@@ -278,16 +280,20 @@ class Module(Part):
                 yield f"{prefix}.{name}" if prefix else name, optimizer
 
     def get_params(self) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over parameters and their names, as `named_parameters`.
+        """`named_parameters` under a former name, until version 0.3: at other doors `get_params` has settings.
 
-        Yields
-        ------
-        name : str
-            Such as ``"encoder.0.linear1.weight"``.
-        parameter : Parameter
-            Its numbers can be set: see `Parameter`.
+        Returns
+        -------
+        iterator of pairs of str and Parameter
+
+        Warns
+        -----
+        FutureWarning
+            The name is a former one.
         """
-        yield from self.named_parameters()
+        warnings.warn(f"{type(self).__name__}: 'get_params' is a former name of a method, and goes in version 0.3; its "
+                      f"name is named_parameters.", FutureWarning, stacklevel=2)
+        return self.named_parameters()
 
     def parameters(self) -> Iterator[Parameter]:
         """Iterate over the parameters.
@@ -549,13 +555,16 @@ class Module(Part):
                             f"written before compile.")
         return [*inputs, *(others[n] for n in names if n in others)]
 
-    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, optimizer="call set_optimizer('adam') before",
+    @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE, seed=_SEED, randomstate=_SEED,
+                     optimizer="call set_optimizer('adam') before", exc="its name is raise_on_divergence",
                      validationdata="write X_val=... and y_val=...",
-                     validationsplit="write X_val=0.1 for a tenth of the rows")
+                     validationsplit="write X_val=0.1 for a tenth of the rows",
+                     warmstart="a module goes on from where it is, and a new one starts anew")
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
             shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
             metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
-            timeout: float | None = None, resume: str | os.PathLike[str] | None = None) -> Self:
+            timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
+            raise_on_divergence: bool = True) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -590,6 +599,8 @@ class Module(Part):
         resume : path, optional
             The folder of the callback `Checkpoint`: a `fit` that was cut off, on the same data with the same settings,
             goes on from there and ends as if it had not been, to the last bit.
+        raise_on_divergence : bool
+            Whether a loss or a weight that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
 
         Returns
         -------
@@ -622,7 +633,7 @@ class Module(Part):
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
-                timeout=timeout)
+                timeout=timeout, raise_on_divergence=raise_on_divergence)
         finally:
             if not mode:
                 self.eval()

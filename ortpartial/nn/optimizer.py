@@ -256,7 +256,8 @@ class Optimizer(NamedSettings):
         rates, states, name_state = {}, {}, partial(self.name_state, own)
         for name, w in weights.items():
             shape = tuple(w.shape or ())
-            rates[name] = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            rate = self.planned_rate.for_weight([p for p in self.rate.patterns if fnmatchcase(name, p)], shape)
+            rates[name] = self.penalty.join_rate(rate, shape)
             shapes = list_states(rates[name], shape, self.accumulate, self.averaging)
             states[name] = {s: trace.read_state(name_state(name, s), w.dtype, size, np.zeros(size, w.dtype))
                             for s, size in shapes.items()}

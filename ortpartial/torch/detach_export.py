@@ -1,4 +1,4 @@
-"""Export of `detach` and `torch.no_grad`, which torch's exporters drop: an Identity that stops the gradient."""
+"""Export of `detach`, `torch.no_grad` and `padding_idx`, which exporters drop: an Identity that stops the gradient."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ortpartial.annotations import Formula, Inputs, Settings
 from ortpartial.graph import mark_gradient_stop
 from ortpartial.model import walk_graphs
 
-__all__ = ["NoGradientMode", "list_detach_translations", "mark_detached", "writing_detach"]
+__all__ = ["DetachMode", "list_detach_translations", "mark_detached", "writing_detach"]
 
 _DOMAIN = "ortpartial"
 
 
-class NoGradientMode(TorchFunctionMode):
-    """A context in which a module detaches tensors computed under `torch.no_grad`, so that exporters see it.
+class DetachMode(TorchFunctionMode):
+    """A context in which a module detaches where it has no gradient, so that exporters see it.
+
+    It has none under `torch.no_grad`, nor in the rows of an embedding for its `padding_idx`.
 
     Parameters
     ----------
@@ -34,14 +37,16 @@ class NoGradientMode(TorchFunctionMode):
         self._buffers = {StorageWeakRef(b.untyped_storage()) for b in module.buffers()}
         self._is_stopped = False
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Formula, types: object, args: Inputs = (), kwargs: Settings | None = None
+                           ) -> object:
         """Call a function of torch."""
         if function is torch._C._set_grad_enabled:
             # The forward pass of a torch.autograd.Function has no gradient either, but its backward pass writes one.
             if self._is_stopped or torch.is_grad_enabled():
                 self._is_stopped = not args[0]
             return function(*args, **kwargs or {})
-        outputs = function(*args, **kwargs or {})
+        call: Formula = _embed if function is torch.nn.functional.embedding else function
+        outputs = call(*args, **kwargs or {})
         if not self._is_stopped:
             return outputs
         passed = {id(t) for t in tree_leaves((args, kwargs))}  # What is written in place is returned.
@@ -52,6 +57,17 @@ class NoGradientMode(TorchFunctionMode):
             return t if StorageWeakRef(t.untyped_storage()) in self._buffers else t.detach()
 
         return tree_map(detach, outputs)
+
+
+def _embed(input: torch.Tensor, weight: torch.Tensor, padding_idx: int | None = None, *args: object, **kwargs: object
+           ) -> torch.Tensor:
+    """An embedding whose row for padding is detached; arguments are those of torch.nn.functional.embedding."""
+    embed: Formula = torch.nn.functional.embedding
+    y: torch.Tensor = embed(input, weight, padding_idx, *args, **kwargs)
+    if padding_idx is None:
+        return y
+    padding = padding_idx + weight.shape[0] if padding_idx < 0 else padding_idx
+    return torch.where((input == padding).unsqueeze(-1), y.detach(), y)
 
 
 @contextmanager

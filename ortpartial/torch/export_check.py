@@ -12,7 +12,8 @@ from ortpartial.exceptions import OrtPartialError
 from ortpartial.model import load, walk_graphs
 from ortpartial.runtime import Session
 
-from .module_call import Axes, ModuleCall, list_tensors
+from .call_form import list_tensors
+from .module_call import Axes, ModuleCall
 from .module_state import as_array
 
 __all__ = ["find_difference", "list_unkept"]

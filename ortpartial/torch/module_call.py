@@ -1,28 +1,26 @@
-"""Calls of a torch module: example inputs by the names of its arguments, and the names of its outputs."""
+"""Calls of a torch module: example inputs by the names of its arguments."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
-from .detach_export import NoGradientMode
+from .call_form import CONSTANTS, CallForm, list_tensors, name_leaves, read_form
+from .detach_export import DetachMode
 
-__all__ = ["Axes", "ModuleCall", "list_tensors", "name_outputs", "read_axes", "read_call"]
+__all__ = ["Axes", "ModuleCall", "read_axes", "read_call"]
 
 #: By input, the axes of any size, with a name for each.
 Axes = Mapping[str, Mapping[int, str]]
-
-#: Arguments that are no inputs of a graph, but constants.
-_CONSTANTS = (bool, int, float, str, torch.dtype, type(None))
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,15 @@ class ModuleCall:
         All that the arguments hold, the tensors included.
     structure : torch.utils._pytree.TreeSpec
         How arguments by position and by keyword hold it.
+    arguments : dict of str to str
+        By name of a tensor in the arguments, its input.
     """
 
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
     leaves: tuple[Any, ...]
     structure: Any
+    arguments: Mapping[str, str]
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -58,6 +59,11 @@ class ModuleCall:
         args, kwargs = tree_unflatten(leaves, self.structure)
         return function(*args, **kwargs)
 
+    def describe(self, module: torch.nn.Module, outputs: object) -> CallForm:
+        """The form of the call, with what the module returned."""
+        args, kwargs = tree_unflatten(self.leaves, self.structure)
+        return read_form(inspect.signature(module.forward), args, kwargs, self.arguments, outputs)
+
     def lengthen(self, axes: Axes) -> ModuleCall:
         """A call with inputs twice as long along each axis of any size."""
         inputs = self.inputs
@@ -68,12 +74,12 @@ class ModuleCall:
 
     @contextmanager
     def taking_positions(self, module: torch.nn.Module) -> Iterator[None]:
-        """A context in which a module takes all inputs by position, as exporters of torch 2.13.0 have it."""
+        """A context in which a module has tensors by position and a tuple of them, as exporters of torch 2.13.0 do."""
         forward, fields = module.forward, dict(vars(module))
 
         def run(*tensors: torch.Tensor) -> Any:
-            with NoGradientMode(module):
-                return replace(self, tensors=tensors).run(forward)
+            with DetachMode(module):
+                return tuple(list_tensors(replace(self, tensors=tensors).run(forward)))
 
         module.forward = run
         try:
@@ -110,21 +116,14 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     signature = inspect.signature(module.forward)
     bound = signature.bind(*args, **named)
     state, inputs = module.state_dict(), {}
-    for argument, value in bound.arguments.items():
-        is_keyword = signature.parameters[argument].kind is inspect.Parameter.VAR_KEYWORD
-        for path, leaf in tree_flatten_with_path(value)[0]:
-            name = "_".join([*([] if is_keyword else [argument]), *map(_name_entry, path)])
-            if isinstance(leaf, torch.Tensor):
-                inputs[f"{name}_input" if name in state else name] = leaf
-            elif not isinstance(leaf, _CONSTANTS):
-                raise TypeError(f"The example {name!r} is {type(leaf).__name__}; give a tensor for each input.")
+    for name, leaf in name_leaves(signature, args, named, with_defaults=False).items():
+        if isinstance(leaf, torch.Tensor):
+            inputs[name] = f"{name}_input" if name in state else name
+        elif not isinstance(leaf, CONSTANTS):
+            raise TypeError(f"The example {name!r} is {type(leaf).__name__}; give a tensor for each input.")
     leaves, structure = tree_flatten((bound.args, bound.kwargs))
-    return ModuleCall(tuple(inputs.values()), tuple(inputs), tuple(leaves), structure)
-
-
-def _name_entry(entry: object) -> str:
-    """A key, an index or the name of a field in a path of a nested argument."""
-    return str(next(getattr(entry, kind) for kind in ("key", "idx", "name") if hasattr(entry, kind)))
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return ModuleCall(tensors, tuple(inputs.values()), tuple(leaves), structure, inputs)
 
 
 def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
@@ -164,50 +163,3 @@ def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[
         named = sizes if isinstance(sizes, Mapping) else {a: f"{name}_{a % rank}" if a % rank else "N" for a in sizes}
         read[name] = {a % rank: text for a, text in named.items()}
     return read
-
-
-def name_outputs(outputs: object, taken: Collection[str]) -> list[str] | None:
-    """Names of the results of a module: its keys or fields, or numbers; None if it is nested.
-
-    Parameters
-    ----------
-    outputs : torch.Tensor, dict, tuple or list of them, or object
-        The result of the module.
-    taken : collection of str
-        Names of inputs, parameters and buffers.
-
-    Returns
-    -------
-    list of str or None
-    """
-    if isinstance(outputs, torch.Tensor):
-        names, values = ["output"], [outputs]
-    elif isinstance(outputs, Mapping):
-        names, values = list(map(str, outputs)), list(outputs.values())
-    elif isinstance(outputs, (tuple, list)):
-        fields = getattr(outputs, "_fields", None)
-        names, values = list(fields or [f"output_{i}" for i in range(len(outputs))]), list(outputs)
-    else:
-        return None
-    if not all(isinstance(v, torch.Tensor) for v in values):
-        return None
-    return [n if n not in taken else f"{n}_output" for n in names]
-
-
-def list_tensors(outputs: object) -> Iterator[torch.Tensor]:
-    """The tensors of the result of a module, in order.
-
-    Parameters
-    ----------
-    outputs : torch.Tensor, dict, tuple or list of them, or object
-        The result of the module.
-
-    Yields
-    ------
-    torch.Tensor
-    """
-    if isinstance(outputs, torch.Tensor):
-        yield outputs
-    elif isinstance(outputs, (Mapping, tuple, list)):
-        for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
-            yield from list_tensors(part)

@@ -19,13 +19,15 @@ from ortpartial.logs import logger
 from ortpartial.model import TorchRecord, note_torch, replace_weights, walk_graphs
 from ortpartial.rewrites import to_inference_mode
 
+from .call_form import CallForm, list_strangers, list_tensors, name_outputs
 from .detach_export import list_detach_translations, mark_detached, writing_detach
 from .export_check import find_difference, list_unkept
 from .exported_layers import SpecialStatistics, find_other_mode, prepare_layers
-from .module_call import Axes, ModuleCall, list_tensors, name_outputs, read_axes, read_call
+from .module_call import Axes, ModuleCall, read_axes, read_call
 from .module_state import as_array
+from .unkept_gradients import list_unkept_gradients, recording_functions
 
-__all__ = ["export"]
+__all__ = ["export", "export_with_form"]
 
 #: The opset that the TorchScript exporter writes.
 _OPSET = 18
@@ -91,6 +93,24 @@ def export(
     >>> optimizer.weights_to_train, optimizer.train_mode
     (['0.weight', '0.bias', '1.weight', '1.bias', '2.weight', '2.bias'], True)
     """
+    return export_with_form(module, example, dynamic_axes, dynamo)[0]
+
+
+def export_with_form(
+    module: torch.nn.Module, example: Sequence[object],
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, dynamo: bool | None = None,
+) -> tuple[ModelProto, CallForm]:
+    """Export a torch module, and describe how it was called and what it returned.
+
+    Parameters
+    ----------
+    module, example, dynamic_axes, dynamo
+        As in `export`, the example in a sequence.
+
+    Returns
+    -------
+    tuple of onnx.ModelProto and CallForm
+    """
     if not isinstance(module, torch.nn.Module):
         raise SettingError(f"module is a torch.nn.Module, not {module!r}.")
     if dynamo is not None:
@@ -100,13 +120,14 @@ def export(
         names = {True: "training", False: "evaluation"}
         warnings.warn(f"{layer!r} is in {names[not module.training]} mode, and its module in {names[module.training]} "
                       f"mode, which the model has for all its layers; call module.train() or module.eval() before the "
-                      f"export.", ModelWarning, stacklevel=2)
+                      f"export.", ModelWarning, stacklevel=3)
     call = read_call(module, example)
     axes = read_axes(call, dynamic_axes)
+    form, outputs = _describe_call(module, call)
     reasons = {}
     for kind in (False, True) if dynamo is None else (dynamo,):
         try:
-            return _export_by(kind, module, call, axes)
+            return _export_by(kind, module, call, axes, outputs), form
         except _Loss as e:
             reasons["dynamo" if kind else "TorchScript"] = str(e)
             logger.debug("torch's exporter by %s: %s", *list(reasons.items())[-1])
@@ -119,12 +140,31 @@ class _Loss(Exception):
     """An exporter fails, or its graph lacks something of the module."""
 
 
-def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Axes) -> ModelProto:
+def _describe_call(module: torch.nn.Module, call: ModuleCall) -> tuple[CallForm, list[str]]:
+    """The form of a call and the names of its outputs; a warning tells what a graph does not keep of them."""
+    with _borrow(module) as traced, torch.random.fork_rng(), torch.no_grad(), recording_functions() as functions:
+        returned = call.run(traced.eval())
+    texts = list_unkept_gradients(module, functions)
+    strangers = list_strangers(returned)
+    outputs = name_outputs(returned, {*call.names, *module.state_dict()})
+    if strangers and not outputs:
+        raise ModelError(f"The module returns {next(iter(strangers.values()))}, which holds no tensor for torch. "
+                         f"Return tensors, in tuples, lists and dicts, or register the class with "
+                         f"torch.utils._pytree.register_pytree_node.")
+    texts += [f"The module returns {kind} as {name!r}, which a graph has no output for; its layer returns None there."
+              for name, kind in strangers.items()]
+    for text in texts:
+        warnings.warn(text, ModelWarning, stacklevel=4)
+    return call.describe(module, returned), outputs
+
+
+def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str]
+               ) -> ModelProto:
     """The model as an exporter writes it, with the record of the module."""
     with _borrow(module) as traced, torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.13.0 warns of its own code, and that TorchScript is deprecated.
         statistics = prepare_layers(traced)
-        outputs = name_outputs(call.run(traced.eval()), {*call.names, *module.state_dict()})
+        traced.eval()
         with _keep_buffers(traced) as former:  # Tracing updates running statistics.
             call = _avoid_one_row(traced.train(), call, axes)
             try:
@@ -216,7 +256,7 @@ def _avoid_one_row(module: torch.nn.Module, call: ModuleCall, axes: Axes) -> Mod
     return longer
 
 
-def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
+def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str]) -> ModelProto:
     """The graph that the TorchScript exporter writes."""
     stream = io.BytesIO()
     with _silence(), writing_detach(_OPSET), torch.enable_grad():
@@ -227,7 +267,7 @@ def _trace(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Seque
     return mark_detached(ModelProto.FromString(stream.getvalue()))
 
 
-def _export_program(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str] | None) -> ModelProto:
+def _export_program(module: torch.nn.Module, call: ModuleCall, axes: Axes, outputs: Sequence[str]) -> ModelProto:
     """The graph that the newer exporter writes."""
     shapes = tuple(dict(axes.get(n, {})) for n in call.names)
     with torch.enable_grad():

@@ -55,7 +55,7 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
     return ".".join([*parents, last])
 
 
-def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[str]:
+def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor], trained: bool) -> list[str]:
     """Register state of a module that its graph does not hold, so that each takes the state of the other.
 
     Parameters
@@ -64,11 +64,13 @@ def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) 
         The layer of the graph.
     state : mapping of str to torch.Tensor
         The state of the module that was exported, its parameters themselves.
+    trained : bool
+        Whether its parameters with ``requires_grad`` are parameters of the layer.
 
     Returns
     -------
     list of str
-        The keys that were registered, as buffers. Another name of a tied parameter is a parameter of the layer.
+        The keys that were registered, but for other names of tied parameters, which are parameters of the layer.
     """
     own, unread = module.state_dict(keep_vars=True), []
     held = {id(t): own[key] for key, t in state.items() if key in own}
@@ -78,7 +80,10 @@ def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) 
         if isinstance(tied := held.get(id(t)), torch.nn.Parameter):
             register(module, key, tied, True)
         else:
-            register(module, key, t.detach().clone(), False)
+            is_parameter = trained and t.requires_grad
+            name = register(module, key, t.detach().clone(), is_parameter)
+            if is_parameter:
+                held[id(t)] = module.get_parameter(name)
             unread.append(key)
     return unread
 

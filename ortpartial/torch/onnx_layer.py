@@ -13,7 +13,7 @@ import torch
 from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 
-from ortpartial.annotations import Formula, Inputs, Reduced, Settings
+from ortpartial.annotations import Entries, Formula, Inputs, Reduced, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
 from ortpartial.model import (
@@ -37,11 +37,12 @@ from ortpartial.runtime import Device, DeviceName, choose_threads, cores
 from ortpartial.training import ShapePolicy, choose_state, program_bytes, select_for_fit
 
 from .autograd import CompiledLayer, Placement
+from .call_form import CallForm
 from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_check import LayerCheck
 from .layer_function import make_layer_function
 from .missing_inputs import compute_missing
-from .module_export import export
+from .module_export import export_with_form
 from .module_state import (
     as_array,
     as_tensor,
@@ -58,8 +59,8 @@ __all__ = ["OnnxLayer"]
 #: The shapes of inputs; none for all shapes.
 Shapes: TypeAlias = tuple[torch.Size, ...]
 
-#: What a layer returns: a tensor, several, or all by name.
-Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]"
+#: What a layer returns: a tensor, several, all by name, or the form of a module.
+Outputs: TypeAlias = Any
 
 
 class _Owners(list[tuple[torch.nn.Module, Settings, str, str]]):
@@ -115,8 +116,9 @@ class OnnxLayer(torch.nn.Module):
     device : torch.device, str or tuple of str and dict, optional
         The device of parameters and buffers; or an execution provider of onnxruntime that runs the graphs, as in
         ``"OpenVINOExecutionProvider"``, with a dict of options where it is a pair: tensors stay on the CPU.
-    return_dict : bool
-        Whether outputs are returned as a dict by name.
+    return_dict : bool, optional
+        Whether outputs are returned as a dict by name, or in the order of the graph: a tensor, or a tuple of several.
+        By default a layer of `from_torch` returns them as its module does, others in the order of the graph.
     check : bool
         Whether the first call in each mode, and for each kind of shapes, compares outputs and gradients with the graph
         as it is written, run without optimization: RewriteError names the difference, and the rewrite that causes it.
@@ -147,6 +149,8 @@ class OnnxLayer(torch.nn.Module):
     (['0.fc.weight'], torch.Size([2, 1]))
     """
 
+    #: The form of the calls of the module that `from_torch` has exported, unless it is that of all graphs.
+    _form: CallForm | None = None
     #: Keys of the state_dict that `from_torch` took over although the graph does not read them.
     _unread: Sequence[str] = ()
     _check = False
@@ -163,7 +167,7 @@ class OnnxLayer(torch.nn.Module):
         engine: str = "auto",
         device: torch.device | DeviceName | None = None,
         *,
-        return_dict: bool = False,
+        return_dict: bool | None = None,
         check: bool = False,
     ):
         super().__init__()
@@ -204,16 +208,18 @@ class OnnxLayer(torch.nn.Module):
                 self.to(torch.device(parsed.kind, parsed.index))
 
     @classmethod
-    def from_torch(cls, module: torch.nn.Module, example: Any, *,
+    def from_torch(cls, module: torch.nn.Module, example: object, *,
                    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None, **settings: Any
                    ) -> OnnxLayer:
         """Export a module by `ortpartial.torch.export` and wrap the result, with its state under the same names.
 
         Dropout, BatchNormalization, and the names and layouts of weights are kept, and the layer is in the mode of the
         module. In training mode, running variances are torch's, which take n / (n - 1) of the variance of a batch.
-        Inputs have the names of the arguments of `forward`, outputs the keys or fields of its result, or ``"output"``.
-        `load_state_dict` takes the state of the module, and the module the state of the layer: state that the graph
-        does not read is a buffer of the layer.
+        The layer is called as the module is, with nested arguments, numbers and None as in the example, and returns the
+        same forms: dicts, named tuples and all other classes that are registered with ``torch.utils._pytree``. Tensors
+        may also be passed one by one, by the names of the graph's inputs. `load_state_dict` takes the state of the
+        module, and the module the state of the layer. A parameter that the graph does not read is a parameter of the
+        layer, too, without a gradient.
 
         Parameters
         ----------
@@ -237,23 +243,25 @@ class OnnxLayer(torch.nn.Module):
         ['0.weight', '0.bias']
         """
         examples = example if isinstance(example, tuple) else (example,)
-        layer = cls(export(module, *examples, dynamic_axes=dynamic_axes), **settings)
-        layer._unread = register_unread(layer, module.state_dict(keep_vars=True))
+        model, form = export_with_form(module, examples, dynamic_axes)
+        layer = cls(model, **settings)
+        layer._form = None if form.is_plain(layer.input_names) else form
+        layer._unread = register_unread(layer, module.state_dict(keep_vars=True), settings.get("trainable") is None)
         return layer
 
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Outputs:
+    def forward(self, *inputs: object, **named: object) -> Outputs:
         """Compute the outputs of the graph.
 
         Parameters
         ----------
         *inputs : torch.Tensor
-            In the order of the graph.
+            In the order of the graph; or the arguments of the module that `from_torch` has exported.
         **named : torch.Tensor
-            By the names of the graph's inputs.
+            By the names of the graph's inputs, or of the module's arguments.
 
         Returns
         -------
-        torch.Tensor, tuple of them, or dict of str to them
+        torch.Tensor, tuple of them, or dict of str to them; or what the module returns
 
         Raises
         ------
@@ -264,12 +272,12 @@ class OnnxLayer(torch.nn.Module):
             return self._trace(inputs, named)
         return _run(self, inputs, named)
 
-    def _trace(self, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
+    def _trace(self, inputs: Inputs, named: Entries) -> Outputs:
         """Compute the outputs by an operator that torch.compile and exporters put into their graphs."""
         call = describe_call(self._handle, self.training)
         if call is None:
             return self._run_apart(self, inputs, named)
-        if named or len(inputs) != len(self.input_names):
+        if named or len(inputs) != len(self.input_names) or self._form is not None:
             inputs = _order_inputs(self, inputs, named)
         leaves = _cast_inputs(self.input_names, inputs, call.dtypes)
         leaves += [self._read(key) for key in call.initializers]
@@ -303,6 +311,8 @@ class OnnxLayer(torch.nn.Module):
 
     def _pack(self, outputs: Sequence[torch.Tensor]) -> Outputs:
         """The outputs as the layer returns them."""
+        if self._return_dict is None and self._form is not None:
+            return self._form.pack(outputs)
         if self._return_dict:
             return dict(zip(self.output_names, outputs, strict=True))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -472,11 +482,11 @@ def _without_state(model: Model, names: Collection[str]) -> Model:
     return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
 
-def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> Outputs:
+def _run(layer: OnnxLayer, inputs: Inputs, named: Entries) -> Outputs:
     """Run `forward`, outside of torch.compile."""
     fields = layer.__dict__  # A module has a `__getattr__`, which makes each of its attributes take longer.
     names = fields["input_names"]
-    if named or len(inputs) != len(names):
+    if named or len(inputs) != len(names) or layer._form is not None:
         inputs = _order_inputs(layer, inputs, named)
     for t in inputs:
         if not isinstance(t, torch.Tensor):
@@ -503,8 +513,6 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
                 tensors[s.name].lerp_(batch, 1 - s.momentum)
             layer._count_batches()
         outputs = outputs[: len(layer.output_names)]
-    if len(outputs) == 1 and not fields["_return_dict"]:
-        return outputs[0]
     return layer._pack(outputs)
 
 
@@ -544,6 +552,8 @@ def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mappi
                   ) -> tuple[torch.Tensor, ...]:
     """Put inputs in the order of the graph, with inputs of a language model that follow from its tokens."""
     names = layer.input_names
+    if layer._form is not None and (bound := layer._form.bind(inputs, named)) is not None:
+        return tuple([bound[n] for n in names])
     expected = ", ".join(map(repr, names))
     if len(inputs) > len(names):
         raise DataError(f"The graph has {len(names)} inputs, {expected}; {len(inputs)} given.")

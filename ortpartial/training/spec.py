@@ -224,8 +224,9 @@ class TrainingSpec:
     def rates(self) -> dict[str, BaseLearningRate]:
         """The optimizer of every weight, as some may be excluded from a part of the update."""
         rate, named = self.planned_rate, {p: find_named(self.model, p) for p in self.rate.patterns}
-        return {w: rate.for_weight([p for p in named if w in named[p]], known_shape(v))
-                for w, v in self.trained.items()}
+        shapes = {w: known_shape(v) for w, v in self.trained.items()}
+        return {w: self.penalty.join_rate(rate.for_weight([p for p in named if w in named[p]], shape), shape)
+                for w, shape in shapes.items()}
 
     @cached_property
     def states(self) -> dict[str, tuple[str, str]]:

@@ -346,6 +346,10 @@ class StoredRate:
             eta, t, w, g, *state, n_outputs=1 + len(state), **attributes)
         return outputs
 
+    def step_size(self, k: Value, dtype: np.dtype, factor: Value | float = 1.0) -> Value:
+        """The step size of a weight."""
+        return self.rate.step_size(k, dtype, factor)
+
 
 def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[str, Any]] | None:
     """The standard operator of an optimizer, with its attributes; None where there is none."""

@@ -28,6 +28,7 @@ from ortpartial.model import (
     match_names,
     read,
     register_libraries,
+    use_libraries,
     write,
 )
 from ortpartial.rewrites import rewrite_model
@@ -76,6 +77,8 @@ class TrainingSession:
     exchanges : dict of str to callable, optional
         By initializer, a function of the `Buffer` of its new value, called before the next entry reads it: processes
         that train together add theirs up. It is not pickled.
+    custom_ops_library : path or sequence of path, optional
+        The shared library of the model's custom operators, as for `ortpartial.load`.
 
     Attributes
     ----------
@@ -116,13 +119,15 @@ class TrainingSession:
                  device: DeviceName | Device = "cpu", folder: str | os.PathLike[str] | None = None,
                  returned: Collection[str] | None = None,
                  threads: int | None = None, engine: str = "auto", timeout: float | None = None,
-                 exchanges: Mapping[str, Callable[[Buffer], None]] | None = None):
+                 exchanges: Mapping[str, Callable[[Buffer], None]] | None = None,
+                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None):
         if returned is not None:
             returned = check_names("returned", returned)
         if exchanges is not None and not isinstance(exchanges, Mapping):
             raise SettingError(f"exchanges is a dict of functions by name, not {exchanges!r}.")
         copy = ModelProto()
         copy.CopyFrom(read(model, folder))
+        use_libraries(copy, custom_ops_library)
         check_training_info(copy)
         self._open(copy, Device.parse(device), exchanges or {}, returned=returned, threads=threads, engine=engine,
                    timeout=timeout)

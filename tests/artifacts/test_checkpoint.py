@@ -119,14 +119,21 @@ def write_external(path, tensors):
 
 
 @pytest.mark.agent
-def test_a_nominal_checkpoint_is_refused_by_name(tmp_path):
+def test_a_nominal_checkpoint_of_1_19_2(tmp_path):
+    """It has names and neither shapes nor numbers, and trains once a buffer has brought them."""
     from training_artifacts import export, generate, make_batches, make_net
+
+    from ortpartial import artifacts
 
     model = export(make_net("mlp"), make_batches("mlp")[0][:-1])
     generate(model, tmp_path, "CrossEntropyLoss", "AdamW", nominal_checkpoint=True)
-    assert read_checkpoint(tmp_path / "checkpoint").trainable
-    with pytest.raises(CheckpointError, match=r"a nominal one, which has no numbers; give the complete one"):
-        read_checkpoint(tmp_path / "nominal_checkpoint")
+    complete, nominal = (read_checkpoint(tmp_path / name) for name in ("checkpoint", "nominal_checkpoint"))
+    assert (complete.is_nominal, nominal.is_nominal) == (False, True)
+    assert complete.trainable.keys() == nominal.trainable.keys()
+    modules = [artifacts.Module(tmp_path / "training_model.onnx", artifacts.CheckpointState(c))
+               for c in (complete, nominal)]
+    modules[1].copy_buffer_to_parameters(modules[0].get_contiguous_parameters(), trainable_only=False)
+    assert len({float(module(*make_batches("mlp")[0])) for module in modules}) == 1
 
 
 # Strangers' files.

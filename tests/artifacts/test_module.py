@@ -248,6 +248,48 @@ def test_any_number_of_shapes(rng):
     assert max(distances(arrays_of(module.state), arrays_of(reference.state)).values()) < 1e-5
 
 
+def test_values_of_onnxruntime():
+    """OrtValues are taken and returned, and the vector of the parameters has `numpy`, as in onnxruntime's bindings."""
+    from onnxruntime import OrtValue
+
+    module, batch = open_module(STORED / "mlp", 0.01), make_batches("mlp")[0]
+    expected = module(*batch)
+    loss = module(*map(OrtValue.ortvalue_from_numpy, batch))
+    assert isinstance(loss, OrtValue)
+    np.testing.assert_array_equal(loss.numpy(), expected)
+    flat = module.get_contiguous_parameters()
+    assert type(flat.numpy()) is np.ndarray
+    module.copy_buffer_to_parameters(OrtValue.ortvalue_from_numpy(flat.numpy()), trainable_only=False)
+    np.testing.assert_array_equal(module.get_contiguous_parameters(), flat)
+
+
+def test_a_nominal_checkpoint_gets_its_numbers_later():
+    """Until then whatever needs them is refused in onnxruntime's words; then it trains as the complete one."""
+    whole, batch = open_module(STORED / "mlp", 0.01), make_batches("mlp")[0]
+    complete = read_checkpoint(STORED / "mlp/checkpoint")
+    empty = {n: np.zeros_like(a) for n, a in complete.trainable.items()}
+    state = CheckpointState(artifacts.Checkpoint(empty, complete.frozen, is_nominal=True))
+    module = artifacts.Module(STORED / "mlp/training_model.onnx", state)
+    optimizer = artifacts.Optimizer(STORED / "mlp/optimizer_model.onnx", module)
+    optimizer.set_learning_rate(0.01)
+    assert (state.parameters.keys(), module.get_parameters_size()) == (whole.state.parameters.keys(),
+                                                                       whole.get_parameters_size())
+    name = next(iter(empty))
+    for use, message in ((lambda: module(*batch), "Please load the model parameters first"),
+                         (lambda: module.step(*batch), "Please load the model parameters first"),
+                         (optimizer.step, "Please load the model parameters first"),
+                         (module.get_contiguous_parameters, "Please load the model parameters first"),
+                         (lambda: state.parameters[name], "Please load the parameter states first"),
+                         (lambda: dict(state.parameters)[name].data, "Please load the parameter states first"),
+                         (lambda: state.parameters.__setitem__(name, 0), "Please load all the parameter states first"),
+                         (lambda: CheckpointState.save_checkpoint(state, "c"), "nominal checkpoint has no numbers")):
+        with pytest.raises(CheckpointError, match=message):
+            use()
+    module.copy_buffer_to_parameters(whole.get_contiguous_parameters(), trainable_only=False)
+    assert module.step(*batch) == whole.step(*batch)
+    assert arrays_equal(module, whole)
+
+
 @ON_NEWEST
 @pytest.mark.parametrize("name", ["mlp", "mobilenet"])
 def test_a_saved_training_goes_on(name, tmp_path):

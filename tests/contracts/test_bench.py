@@ -280,6 +280,12 @@ def test_fine_tuning_takes_the_fewest_lines_here(tmp_path):
     for lines, statements in counts.values():
         assert f"| {lines} | {statements} |" in tour
 
+    measured = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    for stem, row in json.loads((ROOT / "bench/results/fine_tuning.json").read_text())["rows"].items():
+        counted = (row["lines"], row["statements"])
+        assert counts.get(stem.removeprefix("with_"), counted) == counted
+        assert "| {lines} | {start:.1f} s | {first:.1f} s | {ten:.1f} s | {misses} |".format(**row) in measured
+
     (tmp_path / "encoder.py").write_text(ENCODER)
     script = (folder / "with_ortpartial.py").read_text()
     path = os.pathsep.join([str(ROOT), str(tmp_path)])

@@ -41,11 +41,12 @@ PARTIAL = {
     "init": "random", "train_mode": True, "precision": "float16", "loss_scale": LossScale(2.0), "random_state": 3,
     "engine": "step", "warm_start": True, "validation_every": 1, "callbacks": [lambda o: True], "metrics": ["mae"],
     "checkpointing": True, "gradient_clipping": 0.01, "accumulate": 2, "averaging": "ema", "use_average": True,
-    "rate_factors": {"a": 0.5}, "freeze": "a", "timeout": 0.01, "verbose": 1, "exc": False, "check": True}
+    "rate_factors": {"a": 0.5}, "freeze": "a", "timeout": 0.01, "verbose": 1, "raise_on_divergence": False,
+    "check": True}
 
 #: What has no effect on the weights of this training: how it shows is told by tests of its own.
-SILENT = {"validation_every", "metrics", "timeout", "verbose", "exc", "check", "engine", "checkpointing", "loss_scale",
-          "averaging", "precision"}
+SILENT = {"validation_every", "metrics", "timeout", "verbose", "raise_on_divergence", "check", "engine",
+          "checkpointing", "loss_scale", "averaging", "precision"}
 
 #: With which others a setting has an effect, or is allowed.
 WITH = {"loss_scale": {"precision": "float16"}, "use_average": {"averaging": "ema"}, "rate_factors": {},

@@ -416,6 +416,16 @@ class TestLibrary:
         layer = pickle.loads(pickle.dumps(OnnxLayer(self.model(), ["W1"])))
         np.testing.assert_array_equal(layer(torch.tensor(ROWS)).detach(), run(self.model(), library=library))
 
+    def test_a_session_takes_it(self, library, monkeypatch):
+        loaded = load(self.model(), custom_ops_library=library)
+        stored = to_training_info(OrtGradientForwardBackwardOptimizer(loaded, ["W1"], batch_size=20))
+        monkeypatch.setattr("ortpartial.model.custom_ops._LIBRARIES", {})
+        session = TrainingSession(stored, custom_ops_library=library)
+        assert session.step({"x": ROWS, "y_target": TARGETS})["loss"] > 0
+        monkeypatch.setattr("ortpartial.model.custom_ops._LIBRARIES", {})
+        with pytest.raises(ModelError, match=r"There is no library of custom operators 'missing\.so'"):
+            TrainingSession(stored, custom_ops_library="missing.so")
+
     def test_the_command_line(self, library, tmp_path, capsys):
         path = str(tmp_path / "m.onnx")
         onnx.save(self.model(), path)

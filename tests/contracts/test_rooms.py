@@ -30,7 +30,7 @@ ORDER = (
     "kits adapters artifacts",
     "estimator",
     "nn",
-    "cli testing",
+    "cli testing compat",
 )
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}
 

@@ -167,7 +167,7 @@ def test_divergence_keeps_the_last_finite_step(engine):
     def rate():
         return LearningRateSGD(30.0)
 
-    diverged = optimizer(net(0.2), engine, learning_rate=rate(), exc=False, max_iter=100, shuffle=False)
+    diverged = optimizer(net(0.2), engine, learning_rate=rate(), raise_on_divergence=False, max_iter=100, shuffle=False)
     with pytest.warns(ConvergenceWarning):
         diverged.fit(X * 1e4, Y * 1e10)
     k = diverged.get_state("optimizer")[-1]

@@ -103,6 +103,22 @@ def test_epochs_are_accepted():
     assert OrtGradientOptimizer(scalar, epochs=3).max_iter == 3
 
 
+def test_a_former_name_warns_until_its_removal():
+    with pytest.warns(FutureWarning, match=r"'exc' is a former name .* goes in version 0\.3; its name is raise_on_"):
+        optimizer = OrtGradientForwardBackwardOptimizer(MODEL, exc=False)
+    assert optimizer.raise_on_divergence is False
+    assert "exc" not in optimizer.get_params()
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        optimizer.set_params(exc=True)
+    assert optimizer.raise_on_divergence
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        optimizer.exc = False
+    with pytest.warns(FutureWarning, match="raise_on_divergence"):
+        assert optimizer.exc is optimizer.raise_on_divergence is False
+    with pytest.warns(FutureWarning), pytest.raises(ortpartial.exceptions.SettingError, match="given twice"):
+        OrtGradientForwardBackwardOptimizer(MODEL, exc=False, raise_on_divergence=False)
+
+
 @pytest.mark.parametrize("add", [add_lora, add_dora])
 def test_words_of_adapters_are_accepted(add):
     adapter = read_adapter(add(MODEL, target_modules="fc", r=2, lora_alpha=4, lora_dropout=0.5))
@@ -114,6 +130,16 @@ def test_words_of_adapters_are_accepted(add):
         add(MODEL, "fc", ranks=2)
 
 
+@pytest.mark.parametrize(("word", "advice"), [
+    ("warm_start", "a module goes on from where it is, and a new one"), ("max_iter", "did you mean 'epochs'"),
+    ("exc", "its name is raise_on_divergence"), ("seed", "compile takes random_state"),
+    ("eta0", "the step size stands"), ("random_state", "compile takes random_state")])
+def test_words_of_a_fit_of_a_module(word, advice):
+    module = nn.Linear(2, 1).set_optimizer("sgd").compile(nn.placeholder(["N", 2]))
+    with pytest.raises(ArgumentError, match=f"fit takes no '{word}'; {advice}"):
+        module.fit(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32), **{word: 1})
+
+
 @pytest.mark.parametrize("kind", ["OnnxRegressor", "OnnxClassifier"])
 def test_epochs_are_accepted_by_estimators(kind):
     pytest.importorskip("sklearn", reason="an optional part")
@@ -122,3 +148,5 @@ def test_epochs_are_accepted_by_estimators(kind):
     assert "epochs" not in make._get_param_names()
     with pytest.raises(ArgumentError, match="has no setting 'lr'; did you mean 'learning_rate'"):
         make(lr=3)
+    with pytest.raises(ArgumentError, match=r"fit takes no 'epochs'; .* as in set_params\(max_iter=...\)"):
+        make().fit(np.eye(2), [0, 1], epochs=3)

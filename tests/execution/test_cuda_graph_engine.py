@@ -255,7 +255,7 @@ def test_divergence(stand_in, batches):
         said.append(str(error.value))
     assert said[0] == said[1]
     assert_same(far, near)
-    far.exc = False
+    far.raise_on_divergence = False
     with pytest.warns(ConvergenceWarning, match="The loss is"):
         far.fit(given, None if batches else y)
 

@@ -125,7 +125,7 @@ def test_divergence_of_a_weight():
 @pytest.mark.parametrize("exc", [True, False])
 def test_divergence(engine, exc):
     """The weights are those of the last finite step: one more batch and they are not."""
-    o = optimizer(linear(), learning_rate=30.0, engine=engine, exc=exc)
+    o = optimizer(linear(), learning_rate=30.0, engine=engine, raise_on_divergence=exc)
     with pytest.raises(ConvergenceError) if exc else pytest.warns(ConvergenceWarning) as caught:
         o.fit(X, Y)
     message = str(caught.value if exc else caught[0].message)

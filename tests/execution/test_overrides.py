@@ -118,7 +118,7 @@ def test_divergence_in_the_former_step():
     with pytest.raises(ConvergenceError, match=r"at iteration \d+ \(epoch 1\)"):
         o.fit(X, Y)
     assert all(np.isfinite(a).all() for a in o.get_state())
-    o.exc = False
+    o.raise_on_divergence = False
     with pytest.warns(ConvergenceWarning, match="the weights are those of iteration"):
         o.fit(X, Y)
 

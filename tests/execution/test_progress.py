@@ -146,7 +146,7 @@ def test_the_end_is_told(ending, case, where, request, capsys, caplog):
 
 def test_a_warning_in_place_of_an_error_is_told(capsys):
     with pytest.warns(ConvergenceWarning):
-        optimizer(verbose=1, learning_rate=1e20, exc=False).fit(X, Y)
+        optimizer(verbose=1, learning_rate=1e20, raise_on_divergence=False).fit(X, Y)
     assert capsys.readouterr().err.splitlines()[-1] == "training ended after 0 of 5 epochs: loss not finite"
 
 

@@ -1,5 +1,7 @@
 """Schedules, beside their formulas, torch and scikit-learn."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from ortpartial.exceptions import SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, variable
+from ortpartial.learning import LearningRateAdam, LearningRateSGD, LearningRateSGDNesterov
 from ortpartial.learning.schedules import (
     ConstantSchedule,
     CosineRestartsSchedule,
@@ -43,6 +46,7 @@ K = np.array([1, 2, 3, 100, 12345])
         (InvScalingSchedule(power_t=0), np.full(5, 0.1)),
         (OptimalSchedule(), 1 / (1e-4 * (1000 + K))),
         (OptimalSchedule(alpha=0.0016), 1 / (0.0016 * (125 + K))),
+        (OptimalSchedule(alpha=0.0016, from_eta0=True), 0.1 * 126 / (125 + K)),
         (WarmUpSchedule(n=10), 0.1 * np.minimum(K / 10, 1)),
         (WarmUpSchedule("invscaling", n=2), [0.05, 0.1, 0.1, 0.1 / np.sqrt(98), 0.1 / np.sqrt(12343)]),
         (WarmUpSchedule(WarmUpSchedule(n=2), n=1), [0.05, 0.05, 0.1, 0.1, 0.1]),
@@ -202,6 +206,17 @@ def test_optimal_is_one_step_ahead_of_scikit_learn_for_batches_of_one():
 )
 def test_names(name, expected):
     assert resolve_schedule(name) == expected
+
+
+def test_optimal_begins_with_a_step_size_that_is_given():
+    """Without one it is that of scikit-learn, whatever the class of the optimizer has for a default."""
+    for rate, expected in ((LearningRateSGD(schedule="optimal"), 1 / (1e-4 * 1001)),
+                           (LearningRateAdam(schedule="optimal"), 1 / (1e-4 * 1001)),
+                           (LearningRateSGD(0.01, schedule="optimal"), 0.01),
+                           (LearningRateSGDNesterov(eta0=0.05, schedule="optimal"), 0.05),
+                           (pickle.loads(pickle.dumps(LearningRateSGD(0.01, schedule="optimal"))), 0.01)):
+        np.testing.assert_allclose(steps(rate.schedule, [1], rate.eta0), expected)
+    assert LearningRateSGD() == LearningRateSGD(0.01)
 
 
 def test_length_of_a_training():

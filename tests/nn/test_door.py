@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from ortpartial import nn, op
-from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, ModelWarning, SettingError
+from ortpartial.exceptions import (
+    ConvergenceError,
+    ConvergenceWarning,
+    DataError,
+    DeadlineError,
+    ModelWarning,
+    SettingError,
+)
 from ortpartial.execution import HeldRows
 from ortpartial.learning import replace_settings
 from ortpartial.native import find_compiler
@@ -163,6 +170,18 @@ def test_a_step_that_diverges_in_the_middle_of_an_epoch_is_undone():
     model, healthy = (make("sgd") for _ in range(2))
     with pytest.raises(ConvergenceError, match=r"The loss is .* in epoch 1; the weights are those before that batch"):
         model.fit(x, Y, batch_size=8, shuffle=False)
+    healthy.fit(X[:32], Y[:32], batch_size=8, shuffle=False, epochs=1)
+    assert_same(model, healthy)
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_a_divergence_that_only_warns(is_joined):
+    x = X.copy()
+    x[33] = np.inf
+    data = (x, Y) if is_joined else ([(x[i:i + 8], Y[i:i + 8]) for i in range(0, len(x), 8)],)
+    model, healthy = (make("sgd") for _ in range(2))
+    with pytest.warns(ConvergenceWarning, match=r"The loss is .* in epoch 1; the weights are those before"):
+        model.fit(*data, batch_size=8, shuffle=False, raise_on_divergence=False)
     healthy.fit(X[:32], Y[:32], batch_size=8, shuffle=False, epochs=1)
     assert_same(model, healthy)
 

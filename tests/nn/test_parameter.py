@@ -72,7 +72,7 @@ def test_named_parameters_are_set_before_the_first_batch():
             return self.second(self.first(x))
 
     model = Net()
-    for name, parameter in model.get_params():
+    for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             parameter.constant(0.25)
         else:
@@ -82,7 +82,9 @@ def test_named_parameters_are_set_before_the_first_batch():
     state = model.state_dict()
     assert list(state) == ["first.weight", "first.bias", "second.weight", "second.bias"]
     assert all((a == 0.25).all() if n.endswith("bias") else 0.5 < abs(a).max() <= 1 for n, a in state.items())
-    for _, parameter in model.get_params():  # once more, before the first batch
+    with pytest.warns(FutureWarning, match="'get_params' is a former name of a method, and goes in version 0\\.3; its"):
+        former = model.get_params()
+    for _, parameter in former:  # once more, before the first batch
         parameter.set(np.full(parameter.shape, 2, np.float32))
     assert all((a == 2).all() for a in model.state_dict().values())
     model.train_one_batch(np.ones((3, 4), np.float32), np.zeros((3, 2), np.float32))

@@ -13,10 +13,10 @@ __all__ = ["PLACED", "find_group", "is_here", "is_left_out", "is_sampled"]
 
 #: Folders and files by the runtime that they run on; the longest path that a test's begins with counts.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "training": ("tests/cli", "tests/estimator", "tests/graph", "tests/learning", "tests/rewrites",
-                 "tests/training_info"),
-    "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/kits", "tests/model",
-               "tests/mutation", "tests/native", "tests/nn", "tests/plots", "tests/torch"),
+    "training": ("tests/cli", "tests/estimator", "tests/graph", "tests/learning", "tests/peers",
+                 "tests/rewrites", "tests/training_info"),
+    "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/compat", "tests/kits",
+               "tests/model", "tests/mutation", "tests/native", "tests/nn", "tests/plots", "tests/torch"),
     # Whole on both, as they are about what runtimes do.
     "both": ("tests/robustness", "tests/runtime"),
     # Tables of operators, pieces and names; engines with settings; scikit-learn, of which the two environments have two

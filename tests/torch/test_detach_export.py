@@ -9,7 +9,7 @@ from ortpartial.autodiff import grad
 from ortpartial.graph import op
 from ortpartial.model import load
 from ortpartial.torch import export
-from ortpartial.torch.detach_export import NoGradientMode, mark_detached
+from ortpartial.torch.detach_export import DetachMode, mark_detached
 
 
 class Net(torch.nn.Module):
@@ -44,7 +44,7 @@ def test_no_gradient_passes(kind):
 def test_the_mode_detaches_what_is_computed_without_a_gradient():
     module = Net("no_grad")
     module.register_buffer("b", torch.ones(2))
-    with NoGradientMode(module):
+    with DetachMode(module):
         a = module.w * 2
         with torch.no_grad():
             b = module.w * 2

@@ -140,6 +140,8 @@ def assert_as_torch(case, way, training=False):
     kept = [n for n in wanted if n in dict(layer.named_parameters())]
 
     def call(*passed, **passed_named):
+        if way == "from_torch":
+            return layer(*passed, **passed_named)
         return layer(*[t for t in tree_leaves((passed, passed_named)) if torch.is_tensor(t)])
 
     ours, our_gradients = run(call, args, named, [layer.get_parameter(n) for n in kept])

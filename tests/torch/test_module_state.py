@@ -31,8 +31,14 @@ def test_names_that_are_taken():
 def test_what_a_graph_does_not_hold():
     module, shared = torch.nn.Module(), torch.ones(2)
     register(module, "w", shared, True)
-    unread = register_unread(module, {"w": shared, "tied": shared, "counter": torch.tensor(3)})
-    assert unread == ["counter"]
+    unused = torch.nn.Parameter(torch.ones(1))
+    state = {"w": shared, "tied": shared, "counter": torch.tensor(3), "unused": unused, "again": unused}
+    assert register_unread(module, state, True) == ["counter", "unused"]
+    assert {n for n, _ in module.named_parameters(remove_duplicate=False)} == {"w", "tied", "unused", "again"}
+    assert module.again is module.unused
+    other = torch.nn.Module()
+    assert register_unread(other, {"unused": unused}, False) == ["unused"]
+    assert not list(other.parameters())
     assert module.tied is module.w
     assert module.counter.item() == 3
 

@@ -1,5 +1,6 @@
 """An ONNX layer behaves as a torch module: its state, its calls, its gradients of every order."""
 
+import collections
 import copy
 import io
 import pickle
@@ -19,7 +20,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from ortpartial.exceptions import DataError, ModelError, SettingError
+from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingError
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime import Session
@@ -500,22 +501,86 @@ def test_from_torch_of_nested_arguments():
     assert layer.input_names == ["x", "pair_a", "pair_b_0", "others_0", "others_1"]
 
 
+class Forms(nn.Module):
+    """Arguments and outputs of many forms, an argument and a layer that nothing reads, and padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.unused, self.fc = nn.Embedding(5, 3, padding_idx=-1), nn.Linear(2, 2), nn.Linear(3, 2)
+
+    def forward(self, pair, note, flag, *, scale=1.0, mask=None):
+        y = self.fc(self.embed(pair["ids"]) * scale) if flag else note
+        Result = collections.namedtuple("Result", "y rest")
+        return Result(y, {"twice": [y * 2, None], "n": 3})
+
+
+def forms():
+    torch.manual_seed(0)
+    module, ids = Forms(), torch.tensor([[4, 1, 0], [2, 4, 4]])
+    args = ({"ids": ids, "other": [None, torch.ones(2)]}, torch.ones(2, 1), True)
+    return module, args, OnnxLayer.from_torch(module, (*args, {"scale": 0.5}))
+
+
+def test_calls_of_the_module():
+    """As the module is called, so is the layer, and it returns the same form; gradients are those of torch."""
+    module, args, layer = forms()
+    assert layer.input_names == ["pair_ids"]
+    for net in (module, layer):
+        y, rest = result = net(*args, scale=0.5)
+        assert (result._fields, rest["n"], rest["twice"][1]) == (("y", "rest"), 3, None)
+        (y * rest["twice"][0]).sum().backward()
+    close(layer(pair=args[0], note=args[1], flag=True, scale=0.5).y.detach(), y.detach())
+    close(layer(args[0]["ids"]).y.detach(), y.detach())  # the inputs of the graph
+    expected = dict(module.named_parameters())
+    assert expected.keys() == dict(layer.named_parameters()).keys()
+    for name, p in layer.named_parameters():
+        assert (p.grad is None) is (expected[name].grad is None) is name.startswith("unused")
+        assert p.grad is None or torch.allclose(p.grad, expected[name].grad, rtol=1e-5, atol=1e-6)
+    assert not layer.embed.weight.grad[4].any()
+    with pytest.raises(DataError, match=r"The argument 'scale' is 1\.0, and was 0\.5 in the example of the export"):
+        layer(*args)
+
+
+def test_forms_of_outputs():
+    """`return_dict` tells a layer to return the outputs of the graph, and none of the module's forms."""
+    _, args, layer = forms()
+    flat = OnnxLayer(layer.to_onnx())(args[0]["ids"])
+    layer._return_dict = False
+    assert isinstance(flat, tuple)
+    assert all(torch.equal(a, b) for a, b in zip(layer(*args, scale=0.5), flat, strict=True))
+    layer._return_dict = True
+    assert list(layer(*args, scale=0.5)) == ["y", "rest_twice_0"]
+
+
+def test_objects_that_a_layer_cannot_return():
+    class Strange(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return (y, self) if self.bias is None else self
+
+    with pytest.warns(ModelWarning, match="returns Strange as '1', which a graph has no output for; its layer returns"):
+        layer = OnnxLayer.from_torch(Strange(2, 2, bias=False), torch.ones(1, 2))
+    assert layer(torch.ones(3, 2))[1] is None
+    with pytest.raises(ModelError, match="The module returns Strange, which holds no tensor for torch"):
+        OnnxLayer.from_torch(Strange(2, 2), torch.ones(1, 2))
+
+
 def test_state_of_the_module():
     """Each takes the state of the other, what the graph does not read included."""
     module, inputs = Tagger(), (torch.tensor([[1, 2, 6]]), torch.ones(1, 3))
     layer = OnnxLayer.from_torch(module, inputs)
-    assert [n for n, _ in layer.named_parameters()] == ["embed.weight"]
+    assert [n for n, _ in layer.named_parameters()] == ["embed.weight", "unused.weight", "unused.bias"]
     assert layer.get_parameter("head.weight") is layer.get_parameter("embed.weight")
     with torch.no_grad():
         module.embed.weight.mul_(3), module.unused.bias.fill_(7)
     wrapped = nn.Sequential(layer)
     assert str(wrapped.load_state_dict({f"0.{n}": t for n, t in module.state_dict().items()})).startswith("<All keys")
-    close(layer(*inputs)[0].detach(), module(*inputs)["logits"].detach())
+    close(layer(*inputs)["logits"].detach(), module(*inputs)["logits"].detach())
     other = Tagger()
     other.load_state_dict(layer.state_dict())
     assert all(torch.equal(t, module.state_dict()[n]) for n, t in other.state_dict().items())
     module.scale.fill_(2), layer.load_state_dict(module.state_dict())
-    close(layer(*inputs)[0].detach(), module(*inputs)["logits"].detach())
+    close(layer(*inputs)["logits"].detach(), module(*inputs)["logits"].detach())
     module.position.fill_(2)
     with pytest.raises(RuntimeError, match="'position' is a constant of the graph, which holds another content; expo"):
         layer.load_state_dict(module.state_dict())

@@ -170,7 +170,7 @@ def _sweep(optimizer: Estimator, repeat: Callable[[Any], Iterator[Data]], min_ra
     if not isinstance(divergence, float) or divergence != np.inf:
         check_real("divergence", divergence, above=0)
     trial: Estimator = copy.copy(optimizer)
-    trial.set_params(callbacks=(), verbose=0, exc=True,
+    trial.set_params(callbacks=(), verbose=0, raise_on_divergence=True,
                      learning_rate=replace_settings(trial.learning_rate, eta0=min_rate, schedule="constant"))
     rates, losses, smoothed, mean = np.geomspace(min_rate, max_rate, steps), list[float](), list[float](), 0.0
     for rate, batch in zip(rates, islice(repeat(trial), steps), strict=False):

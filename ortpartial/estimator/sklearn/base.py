@@ -36,6 +36,7 @@ from ortpartial.learning import (
     RateLike,
     accept_former_names,
     fingerprint,
+    rename_settings,
     replace_settings,
     resolve_loss,
     resolve_penalty,
@@ -155,6 +156,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         Number of scores of a row.
     n_iter_ : int
         Number of epochs of the last `fit`.
+    t_ : int
+        Number of rows that the training has seen, those of every epoch anew.
     loss_, best_loss_ : float
         The last loss, without the penalty, and without early stopping the least.
     loss_curve_ : list of float
@@ -301,6 +304,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         rows, held_out = self._split(y, y_numbers, rng) if given is None else (None, None)
         train = _take(rows, X, y, y_numbers, sample_weight)
         validation = given if held_out is None else _take(held_out, X, y, y_numbers, sample_weight)
+        if validation is not None and validation[3] is not None and not validation[3].any():
+            raise ValueError("The sample weights for validation set are all zero, consider using a different random "
+                             "state.")
         weight, batch_size = self._weigh(*train[2:]), self._find_batch_size(train[0].shape[0])
         if model is not None:
             self._make_optimizer(model, batch_size, weight, rng)
@@ -316,12 +322,13 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         """The epochs of a fit, and the attributes set by them."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
+        seen = getattr(self, "t_", 0)  # Estimators that were pickled before have none.
         told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
         context = self._begin_fit(told)
         tasks = make_tasks(optimizer, X, y, sample_weight, estimator=self, context=context, reconstruct=self._freeze)
 
         def record(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
-            self._record(optimizer.n_iter_ - n_before, rule)
+            self._record(optimizer.n_iter_ - n_before, rule, seen, X.shape[0])
 
         self._set_loop(batch_size, (record, rule, *self.callbacks))
         batches = None
@@ -334,7 +341,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         finally:
             optimizer.set_params(callbacks=(), metrics=self.metrics)
         rule.restore(optimizer)
-        self._record(optimizer.n_iter_ - n_before, rule)
+        self._record(optimizer.n_iter_ - n_before, rule, seen, X.shape[0])
         if context is not None:
             context.call_on_fit_task_end(estimator=self, reconstruction_attributes=self._freeze, **told)
         if self.n_iter_ == self.max_iter and not optimizer.training.loop.place.is_stopped:
@@ -354,8 +361,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
 
     def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:
         """Train for an epoch."""
-        if self.early_stopping:
-            raise ValueError("partial_fit does not support early_stopping=True, as it does not see all rows.")
+        self._refuse_early_stopping()
         first = not hasattr(self, "optimizer_")
         X, _, y_numbers, n_outputs, sample_weight = self._check_data(X, y, sample_weight, first, False)
         rng = check_random_state(self.random_state)
@@ -367,12 +373,18 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         self._set_loop(batch_size, ())
         target = self._encode(y_numbers, self.optimizer_.learning_loss)
         self.optimizer_.partial_fit(X, target, weight)
-        self._record(1, None)
+        self._record(1, None, getattr(self, "t_", 0), X.shape[0])
         return self
 
-    def _record(self, n_iter: int, rule: StoppingRule | None) -> None:
-        """The fitted attributes that tell how the training went."""
-        self.n_iter_, self.loss_curve_ = n_iter, self.optimizer_.train_losses_
+    def _refuse_early_stopping(self) -> None:
+        """Refuse to hold out a share of the rows of a `partial_fit`."""
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True, as it does not see all rows: "
+                             "early_stopping should be False with partial_fit.")
+
+    def _record(self, n_iter: int, rule: StoppingRule | None, seen: int, rows: int) -> None:
+        """The fitted attributes that tell how the training went, after a number of rows that were seen before."""
+        self.n_iter_, self.loss_curve_, self.t_ = n_iter, self.optimizer_.train_losses_, seen + n_iter * rows
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else np.nan
         if rule is not None:
             self.best_loss_, self.best_validation_score_ = rule.best_loss, rule.best_score
@@ -402,7 +414,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         """The rows to train on and to validate on; None for all and for none."""
         if not self.early_stopping:
             return None, None
-        stratify = y_numbers if getattr(self, "classes_", None) is not None and y_numbers.ndim == 1 else None
+        stratify = y if getattr(self, "classes_", None) is not None and y_numbers.ndim == 1 else None
         rows, held_out = train_test_split(np.arange(len(y_numbers)), random_state=rng, stratify=stratify,
                                           test_size=self.validation_fraction)
         if len(held_out) < 2:
@@ -425,7 +437,9 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         _, y, _, sample_weight = validation
 
         def score(t: np.ndarray, scores: np.ndarray) -> float:
-            return self._measure(y, self._decode(scores), sample_weight)
+            # NaN of a training that has diverged, so that the error is the one of its loss, which says what to do.
+            with np.errstate(over="ignore"):
+                return self._measure(y, self._decode(scores), sample_weight) if np.isfinite(scores).all() else np.nan
 
         return Metric(score, _SCORE, "output")
 
@@ -485,12 +499,14 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         if self.model is None:
             self._share_sessions(loaded, batch_size)
         self._composed = {n: getattr(self, n) for n in (*_NETWORK, *_TRAINING)}
+        self.t_ = 0
 
     @property
     def _more_settings(self) -> Settings:
         """Settings of the optimizer that the estimator does not have; Dropout of a network needs the training mode."""
         is_dropping = self.model is None and bool(self.dropout and self._hidden)
-        return {**({"train_mode": True} if is_dropping else {}), **(self.settings or {})}
+        given = rename_settings(type(self).__name__, self.settings or {})
+        return {**({"train_mode": True} if is_dropping else {}), **given}
 
     def _follow_settings(self, batch_size: int, weight: Data) -> None:
         """Let a training that goes on have the settings that have changed since it began."""
@@ -506,7 +522,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         new = {n: now[n] for n in changed & {"weights_to_train", "device", "engine"}}
         if "settings" in changed:
             defaults = inspect.signature(type(optimizer)).parameters
-            new.update({n: defaults[n].default for n in former["settings"] or ()}, **self._more_settings)
+            others = rename_settings(type(self).__name__, former["settings"] or {})
+            new.update({n: defaults[n].default for n in others}, **self._more_settings)
         if "random_state" in changed:
             new["random_state"] = check_random_state(self.random_state).randint(2**31 - 1)
         if "loss" in changed:

@@ -26,6 +26,7 @@ from ortpartial.learning import (
     NegLogLearningLoss,
     SoftmaxCrossEntropyLearningLoss,
     accept_former_names,
+    check_keywords,
     find_last_activation,
     resolve_loss,
 )
@@ -46,7 +47,8 @@ __all__ = ["OnnxClassifier"]
 def _has_probabilities(classifier: OnnxClassifier) -> bool:
     """Whether the loss takes scores as logits of probabilities."""
     if not resolve_loss(classifier.loss).activations:
-        raise AttributeError(f"The loss {classifier.loss!r} has no probabilities; loss='log_loss' has.")
+        raise AttributeError(f"probability estimates are not available for loss={classifier.loss!r}; "
+                             f"loss='log_loss' has them.")
     return True
 
 
@@ -113,6 +115,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         super().__init__(model, loss=loss, **others)
         self.class_weight = class_weight
 
+    @check_keywords()
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Data, y: Data, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
@@ -174,6 +177,13 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         ValueError
             A setting or the data are not allowed.
         """
+        self._refuse_early_stopping()
+        if isinstance(self.class_weight, str):
+            raise ValueError("class_weight 'balanced' is not supported for partial_fit. In order to use 'balanced' "
+                             "weights, use compute_class_weight('balanced', classes=classes, y=y). In place of y you "
+                             "can use a large enough sample of the full training set target to properly estimate the "
+                             "class frequency distributions. Pass the resulting weights as the class_weight parameter. "
+                             "Write class_weight=dict(zip(classes, weights)).")
         if _check_partial_fit_first_call(self, classes):
             self._is_multilabel = type_of_target(y).startswith("multilabel")
         return self._partial_fit(X, y, sample_weight)

@@ -17,6 +17,7 @@ from ortpartial.docstrings import document
 from ortpartial.learning import (
     BaseLearningLoss,
     ElasticLearningLoss,
+    check_keywords,
     resolve_loss,
 )
 
@@ -52,6 +53,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     0.5
     """
 
+    @check_keywords()
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Data, y: Data, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,

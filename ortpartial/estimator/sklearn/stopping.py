@@ -62,7 +62,7 @@ class StoppingRule:
     def _compare_score(self, score: float, optimizer: OrtGradientForwardBackwardOptimizer) -> None:
         assert self.best_score is not None
         self.scores.append(score)
-        self._count = self._count + 1 if score < self.best_score + self.tol else 0
+        self._count = 0 if score >= self.best_score + self.tol else self._count + 1  # NaN is no better.
         if score > self.best_score:
             self.best_score = score
             self._best = optimizer.training.state.copy_used()

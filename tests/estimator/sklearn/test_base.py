@@ -30,7 +30,7 @@ from ortpartial import (
     variable,
 )
 from ortpartial.estimator.sklearn.networks import build_network
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.execution import shared_sessions
 from ortpartial.runtime import Session
 
@@ -66,6 +66,18 @@ def test_it_is_as_good_as_scikit_learn(load_rows):
     sgd, our_linear, mlp, our_network = np.mean(scores, axis=0)
     assert our_linear > sgd - 0.01
     assert our_network > mlp - 0.01
+
+
+@pytest.mark.parametrize(("kind", "targets"), [(OnnxRegressor, Y), (OnnxClassifier, NAMES)])
+def test_a_diverged_loss_with_early_stopping(kind, targets):
+    """The error is the one of the loss, a ValueError as in scikit-learn, and not the one of a score of NaN."""
+    model = kind(hidden_layer_sizes=10, activation="identity", learning_rate="SGD", learning_rate_init=1e30,
+                 max_iter=50, early_stopping=True, random_state=0)
+    with pytest.raises(ValueError, match="Lower the rate, or scale X and y") as caught:
+        model.fit(X, targets)
+    assert isinstance(caught.value, ConvergenceError)
+    with pytest.warns(ConvergenceWarning, match="Lower the rate"):
+        model.set_params(settings={"raise_on_divergence": False}).fit(X, targets)
 
 
 # -- models

@@ -144,6 +144,27 @@ def test_partial_fit():
         classifier().partial_fit(X, Y)
     with pytest.raises(ValueError, match="partial_fit does not support early_stopping"):
         classifier(early_stopping=True).partial_fit(X, Y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match=r"'balanced' is not supported for partial_fit.*class_weight=dict\(zip\("):
+        classifier(class_weight="balanced").partial_fit(X, Y, classes=[0, 1, 2])
+
+
+def test_rows_that_were_seen():
+    model = classifier(max_iter=3, warm_start=True).fit(X, Y)
+    assert model.t_ == 450
+    assert model.fit(X, Y).t_ == 900
+    assert model.partial_fit(X[:10], Y[:10]).t_ == 910
+    assert classifier(max_iter=3).fit(X, Y).fit(X[:100], Y[:100]).t_ == 300
+
+
+def test_early_stopping_with_weights_and_labels():
+    weight = np.ones(150)
+    settings = {"early_stopping": True, "max_iter": 5}
+    weighted, plain = classifier(**settings).fit(X, NAMES[Y], weight), classifier(**settings).fit(X, NAMES[Y])
+    assert np.array_equal(weighted.coefs_[0], plain.coefs_[0])
+    with pytest.raises(ValueError, match="sample weights for validation set are all zero"):
+        classifier(**settings).fit(X, Y, weight * (np.arange(150) == np.argmax(Y)))
+    with pytest.raises(ValueError, match=r"only 1 member|'rose'"):
+        classifier(**settings).fit(X[:51], ["rose"] + ["setosa"] * 50)
 
 
 def test_targets_that_are_refused():
