@@ -40,6 +40,7 @@ from ortpartial.graph import (
 
 from .crash_guards import check_operator, count_classes, find_source
 from .folding import evaluate
+from .sizes import find_size_source
 from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
 
 __all__ = ["BOUNDED", "guard_bound", "guard_inputs", "guard_written"]
@@ -398,6 +399,8 @@ def _shape(x: Value) -> Value:
 
 def _size(x: Value, axis: int) -> Value:
     """The size of an axis, a constant where it is known."""
+    if x.shape is not None and axis < len(x.shape):
+        x, axis = find_size_source(x, axis)
     n = x.shape[axis] if x.shape and axis < len(x.shape) else None
     return constant(n, np.int64) if isinstance(n, int) else op.Gather(op.Shape(x), constant(axis))
 
