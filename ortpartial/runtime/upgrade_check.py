@@ -149,8 +149,8 @@ class _Comparison:
                 if session is None:
                     session = self._open(build({**self.model.inputs, **variables}, {**outputs, **bounded}))
                 ours = self._run(session, {**feeds, **stored})
-                self._check_bounded([*constants, *(ours.pop(n) for n in bounded)])
-                return feeds, ours
+                self._check_bounded([*constants, *(ours[n] for n in bounded)])
+                return feeds, {n: ours[n] for n in outputs}
             except OrtPartialError as e:
                 problem = str(e)
                 if isinstance(e, DeadlineError):

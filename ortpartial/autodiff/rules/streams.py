@@ -81,8 +81,7 @@ def _(logits, bias, projection=None, *, top_k, n_group=1, topk_group=1, group_to
     held = scores
     if n_group > 1:
         groups = op.Reshape(scores, [0, n_group, -1])
-        size = groups.shape[-1] if isinstance(groups.shape[-1], int) else group_topk
-        best, _ = op.TopK(groups, [min(group_topk, size)])
+        best, _ = op.TopK(groups, op.Min(op.Shape(groups, start=-1), group_topk))
         is_held = op.Unsqueeze(choose(op.ReduceSum(best, [-1], keepdims=0), topk_group), [-1])
         held = op.Reshape(op.Where(is_held, groups, -np.inf), op.Shape(scores))
     probabilities = op.Where(choose(held, top_k), op.Log(op.Max(s, 1e-20)), router_sentinel)
