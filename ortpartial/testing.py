@@ -65,8 +65,11 @@ def _make_runner(model: ModelProto, reference: bool = True) -> Callable[[Arrays]
 
     def run(feeds: Arrays) -> dict[str, np.ndarray]:
         # The reference kernels warn of overflows and divisions by zero, which the comparison itself will show.
-        with np.errstate(all="ignore"):
-            return dict(zip(names, map(np.asarray, evaluator.run(None, dict(feeds))), strict=True))
+        try:
+            with np.errstate(all="ignore"):
+                return dict(zip(names, map(np.asarray, evaluator.run(None, dict(feeds))), strict=True))
+        except Exception as e:  # Those of numpy, from anywhere in the kernels.
+            raise ModelError(f"onnx's reference evaluator failed to run the graph: {type(e).__name__}: {e}") from e
 
     return run
 

@@ -7,10 +7,11 @@ import pytest
 from table import apart, real, rows, within
 
 from ortpartial.autodiff import registry
-from ortpartial.exceptions import NoGradientError
+from ortpartial.exceptions import ModelError, NoGradientError
+from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop, scan
-from ortpartial.graph.ops import constant, op
-from ortpartial.testing import check_gradient
+from ortpartial.graph.ops import constant, op, variable
+from ortpartial.testing import check_gradient, evaluate
 
 # For each family of rules: the operator whose rule is made wrong, an expression of it, and arguments.
 RULES = rows(
@@ -165,6 +166,13 @@ def test_wrt_selects_arguments():
     check_gradient(lambda a, b: op.Floor(a * 0.1) + b, [real(3), real(3)], wrt=[1])
     with pytest.raises(ValueError, match="nothing to differentiate by"):
         check_gradient(lambda i: i, [np.arange(3)])
+
+
+def test_an_error_of_the_reference_evaluator():
+    """It runs Det, of which onnxruntime has no kernel of float64."""
+    x = variable("x", "float64", ["m", "m"])
+    with pytest.raises(ModelError, match="onnx's reference evaluator failed to run the graph: LinAlgError: Last 2 dim"):
+        evaluate(build([x], {"y": op.Det(x)}), {"x": np.ones((2, 3))})
 
 
 @pytest.mark.usefixtures("unruled")

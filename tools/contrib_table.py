@@ -33,17 +33,9 @@ def list_installed() -> dict[str, str]:
             for s in _pybind_state.get_all_operator_schema() if s.domain == DOMAIN}
 
 
-def describe_all(name: str) -> str:
-    """How an operator has a gradient, or that its rule is missing."""
-    try:
-        return describe(name)
-    except KeyError:
-        return "missing"
-
-
 def make_table() -> str:
     """A row for each operator, and how many there are of each kind."""
-    rows = {name: (*runtimes, describe_all(name)) for name, runtimes in read_record().items()}
+    rows = {name: (*runtimes, describe(name)) for name, runtimes in read_record().items()}
     counts = Counter(gradient.partition(":")[0] for *_, gradient in rows.values())
     lines = [f"{len(rows)} operators: " + "; ".join(f"{n} {kind}" for kind, n in counts.most_common()) + ".", "",
              "| operator | 1.19.2 | 1.32.0 | gradient |", "| --- | --- | --- | --- |"]

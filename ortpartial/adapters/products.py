@@ -242,7 +242,7 @@ def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | 
     traced = None if index is None or len(node.input) <= index else weights.trace(node.input[index])
     sizes = None if traced is None else _find_sizes(node, *traced[1:])
     floats = _find_floats(node, weights)
-    if traced is None or sizes is None or 0 in sizes or floats is None:
+    if traced is None or sizes is None or 0 in sizes or 0 in traced[1] or floats is None:
         return None
     origin, shape, dtype = traced
     if node.op_type in ("MatMulNBits", "GatherBlockQuantized"):

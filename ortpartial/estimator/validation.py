@@ -397,6 +397,8 @@ def check_inputs(inputs: Mapping[str, Value], X: Data, indices: Collection[str] 
         ...
     ortpartial.exceptions.DataError: Input 'x' has shape (1, 3), where (N, 2) was expected.
     """
+    if not inputs:
+        raise DataError("The model reads no input, so that there are no rows to run it on.")
     if not isinstance(X, Mapping) and len(inputs) == 1:
         X = {next(iter(inputs)): X}
     elif not isinstance(X, Mapping):

@@ -19,7 +19,18 @@ from .gradient_stop import (
 from .immutable import Immutable
 from .opaque import describe_opaque, register_type_finder
 from .opaque_schema import OpaqueSchema
-from .ops import SMALL, Operators, attach_outputs, constant, make_node, op, register_guard, variable, without_guards
+from .ops import (
+    SMALL,
+    Operators,
+    attach_outputs,
+    constant,
+    make_node,
+    op,
+    register_guard,
+    register_writer,
+    variable,
+    without_guards,
+)
 from .pickling import NodeList
 from .refusals import (
     GUARD,
@@ -61,6 +72,6 @@ __all__ = ["CONTROL", "FLOATS", "GUARD", "LABEL_LOSSES", "LEAST_GUARDED", "MISTA
            "find_numbers", "find_reached", "find_refused", "forget_zero_sizes", "gradient_reads", "is_gradient_stop",
            "loop", "make_node", "make_rewriter", "mark_gradient_stop", "name_node", "ones_like", "onnx_type", "op",
            "parameter", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
-           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "state_refusal",
-           "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back", "walk_nodes",
-           "widen_body", "with_numbers", "without_guards", "zeros_like"]
+           "register_writer", "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of",
+           "state_refusal", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
+           "walk_nodes", "widen_body", "with_numbers", "without_guards", "zeros_like"]

@@ -38,8 +38,8 @@ from .schemas import (
 from .shape_inference import MISTAKEN_DEFAULTS, fix_shapes, name_size
 from .values import Node, Value
 
-__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "variable",
-           "without_guards"]
+__all__ = ["SMALL", "Operators", "attach_outputs", "constant", "make_node", "op", "register_guard", "register_writer",
+           "variable", "without_guards"]
 
 #: Constants of more elements are data, never sizes or axes: shape inference does without them.
 SMALL = 1024
@@ -209,6 +209,26 @@ def register_guard(guard: Guard) -> None:
     _GUARDS[:] = [guard]
 
 
+#: From a node to its outputs, computed by other nodes; to None for one that is written as it is.
+Writer = Callable[[Node], "Sequence[Value] | None"]
+
+#: By operator, what writes it otherwise, where runtimes disagree about it; a room above registers it.
+_WRITERS: dict[str, Writer] = {}
+
+
+def register_writer(*op_types: str, writer: Writer) -> None:
+    """Let a function compute operators of ONNX by other nodes where they are written in Python.
+
+    Parameters
+    ----------
+    *op_types : str
+        Names of the operators.
+    writer : callable
+        From a node to its outputs, or to None.
+    """
+    _WRITERS.update(dict.fromkeys(op_types, writer))
+
+
 @contextmanager
 def without_guards() -> Iterator[None]:
     """Leave out guards in rules of this library, whose indices and lengths a guard of the forward graph has seen."""
@@ -346,7 +366,8 @@ class Operator:
         # Typed for editors as the value that most operators return.
         schema, guard = self.schema, _GUARDS[-1] if _GUARDS and _IS_GUARDED.get() else None
         node = make_node(schema, arguments, attributes, n_outputs=n_outputs, guard=guard)
-        outputs: Any = node.outputs
+        writer = _WRITERS.get(schema.name) if not schema.domain else None
+        outputs: Any = node.outputs if writer is None else writer(node) or node.outputs
         if node.bodies:
             return outputs[0] if len(outputs) == 1 else outputs
         single = schema.max_output == 1 or (schema.min_output == 1 and n_outputs is None and len(outputs) > 0)

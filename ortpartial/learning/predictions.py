@@ -222,7 +222,7 @@ def is_one_hot(target: np.ndarray) -> bool:
     >>> is_one_hot(np.eye(3)), is_one_hot(np.ones((3, 1))), is_one_hot(np.ones((3, 2)))
     (True, False, False)
     """
-    first = target[:_READ]
+    first = target[:_READ] if target.ndim == 2 else target
     if first.ndim != 2 or first.shape[1] < 2 or not first.size or first.dtype.kind not in "biuf":
         return False
     return bool(np.isin(first, (0, 1)).all() and (first.sum(axis=1) == 1).all())

@@ -21,7 +21,7 @@ from .prune import prune_outputs
 from .quantized_operators import by_row, dequantize
 from .reader import register_expansion
 from .regular_file import open_regular, read_regular
-from .run_time_guards import guard_bound
+from .run_time_guards import BOUNDED, guard_bound
 from .safetensors import read_tensors, write_tensors
 from .scopes import read_scope
 from .specialize import specialize
@@ -31,13 +31,13 @@ from .ties import Ties, infer_ties, list_folded_norms
 from .torch_record import TorchRecord, note_torch, read_torch
 from .tree import Leaf, count_modules, draw_tree, place_initializers
 from .unused import remove_named, remove_unread, remove_unused, replace_messages
-from .validation import available_memory
+from .validation import LARGEST_INT32, available_memory
 from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
-__all__ = ["ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict", "ComputedInputs", "Leaf",
-           "Model", "Range", "Target", "Ties", "TorchRecord", "available_memory", "bodies", "by_row",
-           "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
+__all__ = ["BOUNDED", "LARGEST_INT32", "ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict",
+           "ComputedInputs", "Leaf", "Model", "Range", "Target", "Ties", "TorchRecord", "available_memory", "bodies",
+           "by_row", "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
            "check_suffix", "compute_ml", "count_modules", "declare", "declare_schema", "dequantize", "draw_card",
            "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices",
            "find_libraries", "format_bytes", "format_flops", "guard_bound", "index_ranges", "infer_ties", "is_base",

@@ -10,11 +10,11 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
 from ortpartial.annotations import Attributes, Inputs, Settings
-from ortpartial.graph import Value, attribute_value, constant, op
+from ortpartial.graph import Node, Value, attribute_value, constant, make_node, op, register_writer
 
 from .walk import walk_graphs
 
-__all__ = ["is_misread", "is_missized", "write_pads"]
+__all__ = ["is_misread", "is_missized", "write_pads", "write_rounded"]
 
 #: By operator, behind its domain and a dot where that is not ONNX's own: the input that is its kernel.
 _KERNELS = {"AveragePool": None, "Conv": 1, "ConvInteger": 1, "LpPool": None, "MaxPool": None, "QLinearConv": 3,
@@ -175,6 +175,36 @@ def _are_smaller(pads: Sequence[int], kernel: Sequence[int | None]) -> bool:
     return all(p < (k or 0) for p, k in zip(pads, [*kernel, *kernel], strict=True))
 
 
+def write_rounded(node: Node) -> Sequence[Value] | None:
+    """The outputs of a pool with ceil_mode, by the windows that ONNX defines.
+
+    Parameters
+    ----------
+    node : Node
+        A pool.
+
+    Returns
+    -------
+    sequence of Value or None
+        None where no window may begin behind its input.
+
+    Examples
+    --------
+    >>> from ortpartial import op, variable
+    >>> op.MaxPool(variable("x", "float32", [1, 1, 3]), kernel_shape=[1], strides=[3], pads=[0, 0], ceil_mode=1).shape
+    (1, 1, 1)
+    """
+    windows = _read_rounded(node.op_type, node.attributes)
+    written = None if windows is None else _write_rounded(node.op_type, node.inputs, node.attributes, windows)
+    if written is None:
+        return None
+    inputs, settings, finish = written
+    return finish(make_node(node.schema, inputs, settings, n_outputs=len(node.outputs)).outputs)
+
+
+register_writer(*_POOLS, writer=write_rounded)
+
+
 @dataclass(frozen=True)
 class _Rounded:
     """The windows of a pool with ceil_mode, of which the last may begin behind the input: its numbers along each axis.
@@ -208,7 +238,7 @@ class _Rounded:
 
 
 def _read_rounded(op_type: str, attributes: Attributes) -> _Rounded | None:
-    """The windows of a pool with ceil_mode, if any may begin behind its input."""
+    """The windows of a pool with ceil_mode, if any may begin behind its input, or count padding that is not there."""
     kernel = attributes.get("kernel_shape") or ()
     if op_type not in _POOLS or not attributes.get("ceil_mode") or attributes.get("auto_pad") not in (None, "NOTSET"):
         return None
@@ -218,8 +248,13 @@ def _read_rounded(op_type: str, attributes: Attributes) -> _Rounded | None:
     if not r or not len(strides) == len(dilations) == r or len(pads) != 2 * r or min(*kernel, *strides, *dilations) < 1:
         return None  # The checks of the runtime report the error.
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    may_begin_behind = any(s + a > e for s, a, e in zip(strides, pads[r:], extents, strict=True))
-    return _Rounded(strides, extents, pads[:r], pads[r:]) if may_begin_behind else None
+    may_differ = any(s + a > e for s, a, e in zip(strides, pads[r:], extents, strict=True)) or _counts_pads(attributes)
+    return _Rounded(strides, extents, pads[:r], pads[r:]) if may_differ else None
+
+
+def _counts_pads(attributes: Attributes) -> bool:
+    """Whether a mean counts padding, of which onnxruntime 1.19.2 counts too much in windows that rounding up adds."""
+    return bool(attributes.get("count_include_pad")) and any(attributes.get("pads") or ())
 
 
 def _write_rounded(op_type: str, inputs: Sequence[Value | None], attributes: Attributes,
@@ -229,9 +264,10 @@ def _write_rounded(op_type: str, inputs: Sequence[Value | None], attributes: Att
     assert x is not None
     rest: dict[str, object] = {n: v for n, v in attributes.items() if n not in ("auto_pad", "pads")} | {"ceil_mode": 0}
     sizes = [n for n in (x.shape or ())[2:] if isinstance(n, int)]
-    if len(sizes) == r and not windows.begin_behind(sizes):
-        return None
     ends = windows.find_end(sizes) if len(sizes) == r else None
+    adds = ends is None or any(end > a for end, a in zip(ends, windows.after, strict=True))
+    if ends is not None and not windows.begin_behind(sizes) and not (adds and _counts_pads(attributes)):
+        return None
     before, around = list(windows.before), [0] * r
     if attributes.get("count_include_pad"):  # Padding counts, and not elements that rounding up adds behind it.
         padded = op.Pad(x, [0, 0, *before, 0, 0, *windows.after])

@@ -1,4 +1,7 @@
-"""Crash guards: nodes that crash or hang onnxruntime, although they pass onnx's checker, are refused."""
+"""Crash guards: nodes that crash or hang onnxruntime, although they pass onnx's checker, are refused.
+
+With them those that no runtime can run: an Einsum of other axes, a Dropout of more than all.
+"""
 
 from __future__ import annotations
 
@@ -152,9 +155,28 @@ def _normal(*_: Value, mean: float = 0.0, scale: float = 1.0) -> str | None:
     return None if math.isfinite(mean) and 0 < scale < math.inf else f"draws numbers with a scale of {scale}."
 
 
+def _terms(*operands: Value, equation: str = "") -> str | None:
+    """Terms without an ellipsis whose labels are not the axes of their operand."""
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    if len(terms) != len(operands):
+        return f"has the equation {equation!r} of {len(terms)} terms for {len(operands)} inputs."
+    for term, x in zip(terms, operands, strict=True):
+        if x.shape is not None and "." not in term and len(term) != len(x.shape):
+            return f"has the equation {equation!r}, whose term {term!r} is for {len(term)} axes, not for {x!r}."
+    return None
+
+
+def _ratio(x: Value, ratio: Value | None = None, *_: Value | None) -> str | None:
+    if ratio is None or ratio.array is None or ratio.array.size != 1 or 0 <= ratio.array.item() <= 1:
+        return None
+    return f"has a ratio of {ratio.array.item():g}, which is no share from 0 to 1."
+
+
 #: Checks of operators of the default domain, which return the reason to refuse a node, or None.
 _CHECKS: dict[str, Callable[..., str | None]] = {
     "Div": _division, "Mod": _division,
+    "Dropout": _ratio,
+    "Einsum": _terms,
     "Gather": _indices, "GatherElements": _indices,
     "GroupNormalization": _groups,
     "MaxUnpool": _unpooled,

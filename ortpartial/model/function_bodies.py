@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import NodeProto, helper, numpy_helper
@@ -36,7 +37,7 @@ def expand_body(node: Node) -> list[Value] | None:
         if inner.op_type == "Softmax" and is_masked:
             x = values[inner.input[0]]
             inner.input[0] = "finite scores"
-            values["finite scores"] = op.Max(x, constant(np.finfo(x.dtype).min, x.dtype))
+            values["finite scores"] = op.Max(x, constant(ml_dtypes.finfo(x.dtype).min, x.dtype))
         reader.read_node(inner, values)
     return [values[n] for n in function.output if n in values]
 

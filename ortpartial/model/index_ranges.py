@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import LABEL_LOSSES, Bound, Node, Value, topological
+from ortpartial.graph import (
+    LABEL_LOSSES,
+    Bound,
+    Node,
+    Value,
+    describe_bound,
+    find_refused,
+    name_node,
+    state_refusal,
+    topological,
+)
 
 from .crash_guards import NEVER_EMPTY, count_classes, find_source
 
@@ -37,6 +48,10 @@ class Range:
     def bound(self) -> Bound:
         """The range, as that of an operator."""
         return Bound(0, {"labels": "a label", "indices": "an index"}[self.what], ((self.low, self.high),), self.ignored)
+
+    def describe(self, name: str) -> str:
+        """The error for a number of an input that is out of it, up to the number."""
+        return describe_bound(f"Input {name!r} of {self.node}", self.bound)
 
 
 def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dict[str, Range]:
@@ -70,7 +85,7 @@ def _find_range(node: Node) -> Range | None:
     x = node.inputs[0]
     if x is None or x.shape is None:
         return None
-    called = f"node {node.name or '(unnamed)'!r} ({node.op_type})"
+    called = re.sub("^(Node|A) ", lambda m: m[0].lower(), name_node(node.name, node.op_type, node.outputs[0].hint))
     if node.op_type in LABEL_LOSSES:
         n = count_classes(x)
         return None if n is None else Range("labels", 0, n - 1, node.attribute("ignore_index"), called)
@@ -117,16 +132,8 @@ def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray])
     """
     for name, r in ranges.items():
         a = arrays[name]
-        low, high = (a.min(), a.max()) if a.size else (0, 0)
-        if r.low <= low and high <= r.high:
-            continue
-        if r.ignored is not None:
-            kept = a[a != r.ignored]
-            low, high = (kept.min(), kept.max()) if kept.size else (r.low, r.low)
-        if not (r.low <= low and high <= r.high):
-            ignored = "" if r.ignored is None else f", or {r.ignored} for what does not count"
-            raise DataError(f"Input {name!r} has {r.what} from {low} to {high}, where {r.low} to {r.high} were "
-                            f"expected by {r.node}{ignored}.")
+        if a.size and not r.low <= a.min() <= a.max() <= r.high and (number := find_refused(r.bound, a)) is not None:
+            raise DataError(state_refusal(r.describe(name), number))
 
 
 def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) -> None:

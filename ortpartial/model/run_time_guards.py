@@ -40,9 +40,10 @@ from ortpartial.graph import (
 
 from .crash_guards import check_operator, count_classes, find_source
 from .folding import evaluate
+from .sizes import find_size_source
 from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_numbers
 
-__all__ = ["guard_bound", "guard_inputs", "guard_written"]
+__all__ = ["BOUNDED", "guard_bound", "guard_inputs", "guard_written"]
 
 #: An input, where its numbers would crash, and the problem with them then.
 Guard = tuple[int, Value, str]
@@ -52,7 +53,7 @@ Find = Callable[[Inputs, Attributes], Iterator[Guard]]
 
 #: Inputs that hold indices, lengths or sizes, and in which numbers beyond 32 bits overflow (onnxruntime 1.19.2): Tile
 #: writes to foreign memory, Trilu reads it, and TopK gives other elements. Bounded by 32 bits they mean the same.
-_BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1, "com.microsoft.Pad": 1, "com.microsoft.Trilu": 1}
+BOUNDED = {"Pad": 1, "Tile": 1, "TopK": 1, "Trilu": 1, "com.microsoft.Pad": 1, "com.microsoft.Trilu": 1}
 
 
 def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attributes, name: str) -> list[Value | None]:
@@ -79,11 +80,11 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
         The numbers are known already, and would crash the process.
     """
     guarded: list[Any] = list(inputs)
-    if op_type not in _GUARDS and op_type not in _BOUNDED:
+    if op_type not in _GUARDS and op_type not in BOUNDED:
         return guarded
     if any(v is not None and not v.type.tensor_type.elem_type for v in inputs) and "." in op_type:
         return guarded  # Its type may be a sequence, or not known.
-    i = _BOUNDED.get(op_type, 0)
+    i = BOUNDED.get(op_type, 0)
     if i and i < len(inputs) and (v := inputs[i]) is not None:
         guarded[i] = _bound(v)
     find = _GUARDS.get(op_type)
@@ -398,6 +399,8 @@ def _shape(x: Value) -> Value:
 
 def _size(x: Value, axis: int) -> Value:
     """The size of an axis, a constant where it is known."""
+    if x.shape is not None and axis < len(x.shape):
+        x, axis = find_size_source(x, axis)
     n = x.shape[axis] if x.shape and axis < len(x.shape) else None
     return constant(n, np.int64) if isinstance(n, int) else op.Gather(op.Shape(x), constant(axis))
 

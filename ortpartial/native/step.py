@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ortpartial.exceptions import UntranslatableError
-from ortpartial.graph import Value, describe_bound
+from ortpartial.graph import Value
 from ortpartial.model import Range
 
 from . import operators  # noqa: F401  (they register themselves)
@@ -142,7 +142,7 @@ def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping
             for v, y in state.items() if v is not y}
     translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays})
     for n, (v, r) in ranges.items():
-        check_range(translator, v, describe_bound(f"Input {n!r} of {r.node}", r.bound), r)
+        check_range(translator, v, r.describe(n), r)
     translator.run([loss, *state.values()])
     for v, y in state.items():
         e, array = translator.read(y), arrays[v]

@@ -364,7 +364,7 @@ class Trace:
         self.labels[target] = classes, ignored
         if self.find is not None:
             name = target.hint or "target"
-            check_indices({name: to_range(name, classes, ignored)}, {name: target.numpy()})
+            check_indices({name: to_range(classes, ignored)}, {name: target.numpy()})
 
     # -- modules
 
@@ -403,6 +403,6 @@ class Trace:
         return names[0]
 
 
-def to_range(name: str, classes: int, ignored: int | None) -> Range:
+def to_range(classes: int, ignored: int | None) -> Range:
     """The range of labels."""
-    return Range("labels", 0, classes - 1, ignored, f"the loss of {name!r}")
+    return Range("labels", 0, classes - 1, ignored, "the loss")

@@ -58,7 +58,7 @@ class Writing:
     def find_ranges(self, outputs: Mapping[str, Value]) -> dict[str, Range]:
         """The ranges of the inputs that these outputs read as indices or labels."""
         return index_ranges(self.inputs, list(outputs.values())) | {
-            n: to_range(n, classes, ignored) for n, (classes, ignored) in self.labels.items()}
+            n: to_range(classes, ignored) for n, (classes, ignored) in self.labels.items()}
 
 
 def write(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value], **settings: Any) -> Writing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -14,7 +14,16 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 from ortpartial.exceptions import DeadlineError, ModelError, OrtPartialError
 from ortpartial.graph import OPSET, Value, build, find_reached, schema_of, topological, walk_nodes
 from ortpartial.logs import logger
-from ortpartial.model import Model, bodies, index_ranges, register_upgrade_check, remove_unread, walk_graphs
+from ortpartial.model import (
+    BOUNDED,
+    LARGEST_INT32,
+    Model,
+    bodies,
+    index_ranges,
+    register_upgrade_check,
+    remove_unread,
+    walk_graphs,
+)
 
 from .device import C, import_onnxruntime
 from .errors import clean_message
@@ -131,17 +140,34 @@ class _Comparison:
         declared = {o.name for o in self.model.proto.graph.output if not o.type.HasField("sequence_type")}
         outputs = {n: v for n, v in self.model.outputs.items() if _is_tensor(v) and n in declared}
         stored = {n: self.model.arrays[n] for n in variables}
+        numbers = self._list_bounded()
+        constants = [v.array for v in numbers if v.array is not None]
+        bounded = {f"bounded {i}": v for i, v in enumerate(numbers) if v.array is None}
         session = None
         for feeds in _draw_inputs(self.model) if inputs is None else [inputs]:
             try:
                 if session is None:
-                    session = self._open(build({**self.model.inputs, **variables}, outputs))
-                return feeds, self._run(session, {**feeds, **stored})
+                    session = self._open(build({**self.model.inputs, **variables}, {**outputs, **bounded}))
+                ours = self._run(session, {**feeds, **stored})
+                self._check_bounded([*constants, *(ours[n] for n in bounded)])
+                return feeds, {n: ours[n] for n in outputs}
             except OrtPartialError as e:
                 problem = str(e)
                 if isinstance(e, DeadlineError):
                     break
         raise _NotComparedError(f"The model does not run on the inputs that it is compared at: {problem}")
+
+    def _list_bounded(self) -> list[Value]:
+        """The numbers that the model bounds by 32 bits, and the file does not."""
+        nodes = [n for graph in walk_graphs(self.model.proto.graph) for n in graph.node]
+        names = {name for n in nodes if n.op_type in BOUNDED for name in n.input[BOUNDED[n.op_type] :][:1]}
+        return [self.model.values[n] for n in sorted(names) if n in self.model.values]
+
+    @staticmethod
+    def _check_bounded(arrays: Iterable[np.ndarray]) -> None:
+        if any(((a < -LARGEST_INT32) | (a > LARGEST_INT32)).any() for a in arrays):
+            raise ModelError("a number beyond 32 bits counts elements, for which onnxruntime 1.19.2 reads foreign "
+                             "memory.")
 
     def run_file(self, feeds: Arrays, outputs: list[str] | None = None) -> Arrays:
         """Run the file in onnxruntime: its outputs, or tensors by their names."""

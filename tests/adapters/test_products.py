@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from quantized_products import DRAW, attention, draw, integers
 
@@ -39,6 +39,15 @@ def replace(model, **arrays):
         if t.name in arrays:
             t.CopyFrom(numpy_helper.from_array(arrays[t.name], t.name))
     return model
+
+
+def test_a_weight_without_elements_is_no_product():
+    x = variable("x", "float32", [2, 4, 6, 6])
+    model = build([x], {"y": op.Relu(x)})
+    model.graph.node[0].CopyFrom(helper.make_node("Conv", ["x", "k"], ["y"], kernel_shape=[0, 0]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((4, 4, 0, 0), np.float32), "k"))
+    with pytest.raises(SettingError, match="The model has no product for an adapter to be added to"):
+        add_lora(model, "*", rank=1)
 
 
 def test_projections_inside_of_attention_have_adapters():

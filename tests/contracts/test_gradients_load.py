@@ -9,14 +9,15 @@ from once import ON_BOTH
 from paths import ROOT
 
 from ortpartial.autodiff import backpropagate
-from ortpartial.exceptions import OrtPartialError
+from ortpartial.exceptions import ModelError, OrtPartialError
 from ortpartial.graph import build, ones_like, variable
 from ortpartial.rewrites import make_portable
+from ortpartial.runtime import Session
 
 sys.path.insert(0, str(ROOT / "tests/contracts"))
 from test_zero_gradients import EVERY, make
 
-DTYPES = ("float16", "float32", "float64")
+DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 
 def find_fault(model):
@@ -47,23 +48,33 @@ def check(name, dtype):
     fault = find_fault(gradient)
     # A form of an operator that is younger than the runtime, which the forward graph was lowered from.
     is_young = re.search("Unsupported model IR version|till opset", fault)
+    if dtype == "bfloat16" and "Could not find an implementation" in fault:
+        return describe_missing(gradient)
     return "nothing to load" if is_young else fault or "loads"
 
 
-def check_all(part, dtype):
-    """One of 25 parts of all cases; every refusal says of which operator, and of which type or setting, it is."""
-    names = sorted(EVERY)[part::25]
+def describe_missing(model):
+    """The library's own error for a kernel of bfloat16, of which a processor has few: Gather has one, Expand none."""
+    with pytest.raises(ModelError, match=r"has no kernel for \w+ \(since opset .*\) with inputs of .*bfloat16") as e:
+        Session(model)
+    return f"refused: {e.value}"
+
+
+def check_all(names, dtype):
+    """Some of all cases; every refusal says of which operator, and of which type or setting, it is."""
     verdicts = {name: check(name, dtype) for name in names}
     refusals = {n: v for n, v in verdicts.items() if v.startswith("refused: ")}
     assert {n: v for n, v in verdicts.items() if v not in ("loads", "nothing to load") and n not in refusals} == {}
     assert all(re.search(r"[A-Z]\w+", v.removeprefix("refused: ")) for v in refusals.values())
-    assert list(verdicts.values()).count("loads") > len(names) / 4
+    # Of bfloat16, a processor loads few operators themselves.
+    assert dtype == "bfloat16" or list(verdicts.values()).count("loads") > len(names) / 4
 
 
 @ON_BOTH
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_some(dtype):
-    check_all(DTYPES.index(dtype), dtype)
+    i = DTYPES.index(dtype)
+    check_all(sorted(EVERY)[i :: 25 if dtype != "bfloat16" else 100], dtype)
 
 
 @pytest.mark.slow
@@ -71,4 +82,4 @@ def test_some(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("part", range(25))
 def test_all(part, dtype):
-    check_all(part, dtype)
+    check_all(sorted(EVERY)[part::25], dtype)

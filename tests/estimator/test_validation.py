@@ -20,6 +20,11 @@ F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 X = np.arange(6.0).reshape(3, 2)
 
 
+def test_no_input():
+    with pytest.raises(DataError, match="The model reads no input, so that there are no rows to run it on"):
+        check_inputs({}, {})
+
+
 @pytest.mark.parametrize(
     "given",
     [X, X.tolist(), X.astype(int), X.astype(object), X > 1, np.asfortranarray(X), X[::-1], X.astype(">f8"), {"x": X}],

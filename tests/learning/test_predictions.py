@@ -176,7 +176,7 @@ def test_guesses(output, target, expected):
 
 @pytest.mark.parametrize(("target", "expected"), [
     (np.eye(3)[[0, 2, 1, 1]], True), (np.eye(2, dtype=np.int64), True), (np.eye(3)[:, :1], False),
-    (np.eye(3)[0], False), (np.eye(3) * 0.5, False), (np.ones((4, 2)), False), (np.zeros((4, 2)), False),
-    (np.empty((0, 3)), False), (np.array([["a", "b"]]), False)])
+    (np.eye(3)[0], False), (np.array(1.0), False), (np.eye(3) * 0.5, False), (np.ones((4, 2)), False),
+    (np.zeros((4, 2)), False), (np.empty((0, 3)), False), (np.array([["a", "b"]]), False)])
 def test_one_hot_rows(target, expected):
     assert is_one_hot(target) is expected

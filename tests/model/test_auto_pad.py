@@ -6,7 +6,14 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 
-from ortpartial import OrtGradientForwardBackward, OrtGradientForwardBackwardOptimizer, gradient_model
+from ortpartial import (
+    LearningRateSGD,
+    OrtGradientForwardBackward,
+    OrtGradientForwardBackwardOptimizer,
+    grad,
+    gradient_model,
+    nn,
+)
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.kits import TrainingKit
 from ortpartial.model.load import load
@@ -279,6 +286,9 @@ class Rounded:
                                   [numpy_helper.from_array(np.ones(1, np.float32), "w")])
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
+    def write(self, x):
+        return getattr(op, self.kind)(x, **self.settings)
+
     def __call__(self, x):
         rows = []
         for i, above in self.windows[0]:
@@ -314,3 +324,42 @@ def test_windows_that_rounding_up_adds(seeds, record_property):
         behind += rounded != list(y.shape[2:])
     assert behind > len(seeds) // 6
     record_property("pools", (len(seeds), behind))
+
+
+@pytest.mark.parametrize("seed", [7, 24, *(
+    pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60) if seed != 24)])
+def test_windows_that_rounding_up_adds_in_code(seed):
+    """Those of a file: built, in a module that is compiled, and eagerly; with their gradient."""
+    case = Rounded(seed)
+    if any(not places for axis in case.windows for places, _ in axis):
+        pytest.skip("onnx defines no largest element and no mean of a window of padding alone.")
+    rows = case.x.astype(np.float32)
+    x = torch.from_numpy(rows).double().requires_grad_()
+    y = case(x)
+    expected = torch.autograd.grad(y.square().sum(), x)[0].numpy()
+    v = variable("x", "float32", ["N", 1, "H", "W"] if case.symbolic else case.x.shape)
+    z = case.write(v)
+    session = Session(build([v], {"y": z, "dx": grad(op.ReduceSumSquare(z, keepdims=0), [v])[0]}))
+    found = session.run({"x": rows})
+    np.testing.assert_allclose(found["y"], y.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(found["dx"], expected, atol=1e-4)
+    for use_graph in (True, False):
+        module = Pool(case).set_optimizer(LearningRateSGD(1.0))
+        module.compile([nn.placeholder(rows.shape)], use_graph=use_graph)
+        module.train_one_batch(rows)
+        np.testing.assert_allclose(1 - module.w.numpy(), [(expected * rows).sum()], rtol=1e-3)
+
+
+class Pool(nn.Module):
+    """A pool of a scaled input, and the sum of its squares as the loss."""
+
+    def __init__(self, case):
+        self.case, self.w = case, nn.Parameter([1], 1.0)
+
+    def forward(self, x):
+        return self.case.write(x * self.w.value)
+
+    def train_one_batch(self, x):
+        loss = op.ReduceSumSquare(self.forward(x), keepdims=0)
+        self.optimizer(loss)
+        return loss

@@ -27,6 +27,10 @@ REFUSED = {
                "has num_groups of 2, which does not divide the 3 channels."),
     "an interval": ("RandomUniform", (), {"low": 1.0, "high": 0.0}, "draws numbers from 1.0 to 0.0, which is no"),
     "a scale": ("RandomNormal", (), {"scale": 0.0}, "draws numbers with a scale of 0.0."),
+    "more than all": ("Dropout", (X, constant(np.float32(2))), {}, "has a ratio of 2, which is no share from 0 to 1."),
+    "fewer labels than axes": ("Einsum", (X,), {"equation": "i->i"},
+                               "has the equation 'i->i', whose term 'i' is for 1 axes, not for <Value x"),
+    "terms": ("Einsum", (X,), {"equation": "ij,ij"}, "has the equation 'ij,ij' of 2 terms for 1 inputs."),
     "nothing": ("Conv", (EMPTY,), {}, "a tensor without elements, which crashes or hangs some versions"),
 }
 TAKEN = {
@@ -34,6 +38,7 @@ TAKEN = {
     "indices from the end": ("Gather", (X, ints(-4, 3)), {}), "an axis of unknown size": (
         "Gather", (variable("u", "float32", ["N", 3]), ints(99)), {}),
     "labels that do not count": ("SoftmaxCrossEntropyLoss", (X, ints(0, 1, 2, -1)), {"ignore_index": -1}),
+    "all": ("Dropout", (X, constant(np.float32(1))), {}), "an ellipsis": ("Einsum", (X,), {"equation": "i ... -> ..."}),
     "no elements": ("Add", (EMPTY, EMPTY), {}), "a reduction over no axes": (
         "ReduceL2", (X, EMPTY), {}),
 }

@@ -105,5 +105,5 @@ def test_dangerous_constants_are_refused(name):
 
 def test_indices_of_images_are_checked_where_they_come_from():
     layer = OrtGradientForwardBackward(model(ROWS["RoiAlign batch_indices"], computed=False), engine="step")
-    with pytest.raises(DataError, match=r"Input 'i' has indices from 0 to 1, where 0 to 0 were expected by .*RoiAlign"):
+    with pytest.raises(DataError, match=r"Input 'i' of RoiAlign .* has an index that is not in 0 to 0: 1\."):
         layer.forward(feeds(np.array([0, 0, 0, 1]), computed=False))

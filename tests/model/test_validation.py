@@ -65,11 +65,9 @@ FAILING = {
     "label computed": "SoftmaxCrossEntropyLoss of 'y' has a label that is not in 0 to 3: 1073741824.",
     "label computed nll": "NegativeLogLikelihoodLoss of 'y' has a label that is not in 0 to 3: 1073741824.",
     "bernoulli": "Bernoulli of 'r' has probabilities that are not in 0 to 1",
-    "label input": r"^Input 'i' has labels from 0 to 1073741824, where 0 to 3 were expected by node '\(unnamed\)' "
-                   r"\(SoftmaxCrossEntropyLoss\)\.$",
-    "label input -1": "Input 'i' has labels from -1073741824 to 0",
-    "gather input": r"Input 'i' has indices from 0 to 1099511627776, where -4 to 3 were expected by node '\(unnamed\)' "
-                    r"\(Gather\)",
+    "label input": r"^Input 'i' of SoftmaxCrossEntropyLoss of 'y' has a label that is not in 0 to 3: 1073741824\.$",
+    "label input -1": "a label that is not in 0 to 3: -1073741824",
+    "gather input": r"Input 'i' of Gather of '[gy]' has an index that is not in -4 to 3: 1099511627776\.",
 }
 
 FINE = ["div by input is fine", "label ignored", "label computed is fine", "gather input fine", "bernoulli fine"]
@@ -115,7 +113,7 @@ def test_constant_divisors_cost_nothing(divisor):
 def test_labels_that_are_ignored():
     made, feeds = whole("y = SoftmaxCrossEntropyLoss<ignore_index = -100>(h, i)", 0, -100)
     OrtGradientForwardBackward(made, engine="step").forward(feeds)
-    with pytest.raises(DataError, match="Input 'i' has labels from -7 to 0"):
+    with pytest.raises(DataError, match=r"a label that is not in .*: -7"):
         OrtGradientForwardBackward(made, engine="step").forward({**feeds, "i": ints(0, -7)})
 
 
@@ -130,7 +128,7 @@ def embedding():
 def test_indices_of_fit():
     optimizer = OrtGradientForwardBackwardOptimizer(embedding(), max_iter=1, batch_size=2)
     optimizer.fit(np.array([[0, 10, -11]] * 4), np.zeros((4, 2)))
-    message = r"Input 'i' has indices from 0 to 11, where -11 to 10 were expected by node 'embed' \(Gather\)"
+    message = r"Input 'i' of node 'embed' \(Gather\) has an index that is not in -11 to 10: 11\."
     for call in (lambda X: optimizer.fit(X, np.zeros((4, 2))), optimizer.predict):
         with pytest.raises(DataError, match=message):
             call(np.array([[0, 11, 3]] * 4))

@@ -84,6 +84,18 @@ def test_no_check_where_no_operator_has_changed(log):
     assert log() == []
 
 
+def test_no_check_of_numbers_beyond_32_bits(log, caplog):
+    """onnxruntime 1.19.2 reads foreign memory for the first of two Trilus, which no guard bounds in the file."""
+    nodes = [helper.make_node("Trilu", [a, k], [b]) for a, k, b in (("x", "least", "h"), ("h", "k", "z"))]
+    nodes = [helper.make_node("Neg", ["most"], ["k"]), *nodes, helper.make_node("ReduceMax", ["z"], ["y"], axes=[0])]
+    for k in (2**63 - 1, 2):
+        load(file_of(*nodes, opset=14, x=X[:, :, 0], least=np.array(-1), most=np.array(k)))
+        assert [m.startswith("checked the upgrade") for m in log()] == [k == 2]
+        caplog.clear()
+    with pytest.raises(ModelError, match="a number beyond 32 bits counts elements, for which onnxruntime"):
+        check_upgrade(file_of(*nodes, opset=14, x=X[:, :, 0], least=np.array(-(2**63)), most=np.array(1)))
+
+
 def test_no_check_of_what_has_no_guards(log):
     """onnxruntime 1.19.2 ends the process on this node, whose attributes do not fit its input."""
     node = helper.make_node("LinearRegressor", ["x"], ["y"], domain="ai.onnx.ml", coefficients=[1.0] * 7, targets=3)

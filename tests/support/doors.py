@@ -78,6 +78,14 @@ def step(model, feeds):
     session.step(rows)
 
 
+def module(model, feeds):
+    """A batch of a module that reads the model."""
+    module = nn.Module.from_onnx(model).set_optimizer("sgd")
+    arrays = [feeds[n] for n in module.input_names]
+    module.compile([nn.placeholder(a.shape, a.dtype) for a in arrays], random_state=0)
+    module.train_one_batch(*arrays, np.zeros_like(module(*arrays)))
+
+
 def layer(model, feeds):
     OnnxLayer(model)(**{n: torch.from_numpy(a) for n, a in feeds.items()})
 
@@ -114,7 +122,7 @@ DOORS = {
     "OrtGradientOptimizer": lambda model, feeds: OrtGradientOptimizer(add_loss_output(model)),
     "OnnxRegressor": lambda model, feeds: OnnxRegressor(model).fit(*[a.reshape(2, -1) for a in [feeds["x"]] * 2]),
     "OnnxLayer": layer,
-    "nn": lambda model, feeds: nn.Module.from_onnx(model)(nn.placeholder(feeds["x"].shape)),
+    "nn": module,
     "TrainingSession": step,
     "gradient_model": lambda model, feeds: gradient_model(model),
     "add_lora": lambda model, feeds: add_lora(model, "*", rank=1),

@@ -5,12 +5,14 @@ step on a batch, and what gives a copy of the weights.
 """
 
 import ctypes
+import io
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from ortpartial import (
     OnnxLayer,
@@ -20,8 +22,15 @@ from ortpartial import (
     TrainingKit,
     TrainingSession,
     add_loss_output,
+    artifacts,
+    build,
+    grad,
+    load,
     nn,
+    op,
+    variable,
 )
+from ortpartial.cli import main
 from ortpartial.exceptions import DataError
 from ortpartial.kits.c_export import _translate
 from ortpartial.native import compile_library, lay_out
@@ -173,6 +182,46 @@ def through_module(model, folder):
     return module.train_one_batch, lambda: copied({n: p.numpy() for n, p in module.named_parameters()})
 
 
+def through_artifacts(model, folder):
+    """What `generate_artifacts` writes of a model: a gradient that is added to a buffer, and an optimizer."""
+    loaded = load(model)
+    w, y = loaded.initializers["w"], loaded.outputs["y"]
+    t = variable("t", "float32", y.shape)
+    loss = op.ReduceSumSquare(y - t, keepdims=0)
+    proto = build({"x": loaded.inputs["x"], "t": t, "w": w}, {"loss": loss, "w_grad": grad(loss, [w])[0]})
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    proto.graph.node.append(helper.make_node("InPlaceAccumulatorV2", ["buffer", "w_grad", "reset"], ["done"],
+                                             domain="com.microsoft"))
+    proto.graph.input.extend([helper.make_tensor_value_info("buffer", 1, w.shape),
+                              helper.make_tensor_value_info("reset", 9, [1])])
+    proto.graph.output[1].CopyFrom(helper.make_tensor_value_info("done", 9, [1]))
+    state = artifacts.CheckpointState(artifacts.Checkpoint({"w": STORED["w"]}))
+    module = artifacts.Module(proto, state)
+    optimizer = artifacts.Optimizer(onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> o (float[1] learning_rate, int64[1] step, '
+        "seq(float[]) params, seq(float[]) gradients, seq(float[]) first_order_moments) => (bool[1] done) "
+        "{ done = com.microsoft.SGDOptimizerV2 (learning_rate, params, gradients) }"), module)
+    optimizer.set_learning_rate(0.01)
+    return module.step, lambda: copied({n: p.data for n, p in state.parameters.items()})
+
+
+def through_command(model, folder):
+    """`ortpartial train`, whose error is a line."""
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+
+    def step(X, y):
+        np.savez(folder / "data.npz", x=X, y=y)
+        err = io.StringIO()
+        with redirect_stdout(io.StringIO()), redirect_stderr(err):
+            status = main(["train", str(path), str(folder / "data.npz"), "-o", str(path), "--force", "--loss", "square",
+                           "--epochs", "1", "--batch-size", str(ROWS), "--engine", "step"])
+        if status:
+            raise DataError(err.getvalue().strip().removeprefix("ortpartial: "))
+
+    return step, lambda: {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if t.name == "w"}
+
+
 def forward_and_backward(model, folder):
     layer = OrtGradientForwardBackward(model, ["w"])
 
@@ -225,4 +274,5 @@ DOORS = {
     "OrtGradientOptimizer": fitting(OrtGradientOptimizer, add_loss_output),
     "OrtGradientForwardBackward": forward_and_backward, "OnnxLayer": through_layer, "nn.Module": through_module,
     "TrainingSession": through_session, "TrainingKit": through_kit, "export_c": through_c,
+    "artifacts": through_artifacts, "ortpartial train": through_command,
 }

@@ -26,6 +26,13 @@ from ortpartial.exceptions import GraphError, NoGradientError, OrtPartialError
 from ortpartial.runtime.device import has_training
 
 SECONDS, MEMORY = 20, 6 << 30
+
+#: How many times its seconds a child may sleep before it counts as hanging: a compiler that it waits for, or what it
+#: reads from a disk, takes a minute on a machine that is busy.
+SLEEP = 6
+
+#: What is behind the name of a process in its /proc/*/stat: its state, and its clock ticks of itself and its children.
+STATE, TIMES = 0, slice(11, 15)
 RESULT, CLEAR, UNCLEAR, KILLED, HANG = "result", "clear error", "unclear error", "killed", "hang"
 
 
@@ -76,7 +83,7 @@ def in_children(prepare, values, seconds=SECONDS):
         with os.fdopen(reader, "rb", buffering=0) as lines:
             is_ready, line = True, b"-"
             while len(outcomes) < len(values) and is_ready and line:
-                is_ready = bool(select.select([lines], [], [], seconds)[0])
+                is_ready = wait_for(lines, pid, seconds)
                 line = lines.readline() if is_ready else b""
                 if line:
                     outcomes.append(tuple(json.loads(line)))
@@ -89,6 +96,28 @@ def in_children(prepare, values, seconds=SECONDS):
             name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "it ended without a word"
             outcomes.append((KILLED, name))
     return outcomes
+
+
+def wait_for(lines, pid, seconds):
+    """Wait for a line of a child: until it has computed for some seconds, or slept for several times as many.
+
+    The clock on the wall says nothing of a child that has no processor: with a priority of 19 beside twelve busy
+    processes, the second of imports before the first layer of torch takes more than a minute.
+    """
+    (_, computed), slept = read_process(pid), 0
+    while not select.select([lines], [], [], 1)[0]:
+        state, now = read_process(pid)
+        slept = slept + 1 if state in "SDZ" else 0
+        if now - computed > seconds or slept > SLEEP * seconds:
+            return False
+    return True
+
+
+def read_process(pid):
+    """The state of a process, and the seconds that it and its children have computed."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return fields[STATE], sum(map(int, fields[TIMES])) / os.sysconf("SC_CLK_TCK")
 
 
 def write_outcomes(prepare, values, writer):
@@ -194,8 +223,9 @@ def main(arguments):
         print_values(names.split(",") if names else (), [e for e in engines if e != "agent" or has_training()])
         return
     if arguments[0] == "--doors":
-        from doors import enter, list_doors
+        from doors import OnnxLayer, enter, list_doors
 
+        OnnxLayer(linear())  # Imports the exporter of torch, some 800 modules, once, and not in each child.
         for name, model, feeds, doors in cases(["--models", arguments[1]]):
             for door in doors or list_doors(model):
                 run = partial(outcome, run=enter)

@@ -1144,5 +1144,5 @@ def test_labels_out_of_range_are_an_error():
     layer = OnnxLayer(build([x, t], {"y": op.SoftmaxCrossEntropyLoss(x * w, t)}))
     rows = torch.ones(2, 3)
     assert layer(rows, torch.tensor([0, 2])).isfinite()
-    with pytest.raises(DataError, match="Input 't' has labels from 0 to 1099511627776, where 0 to 2 were expected"):
+    with pytest.raises(DataError, match=r"Input 't' of .* has a label that is not in 0 to 2: 1099511627776"):
         layer(rows, torch.tensor([0, 2**40]))

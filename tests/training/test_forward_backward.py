@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import shutil
 
 import numpy as np
 import onnx
@@ -9,7 +10,13 @@ import pytest
 import torch
 from models import linear, mlp, torch_mlp, two_in_two_out, weights_of
 
-from ortpartial import OrtGradientForwardBackward
+from ortpartial import (
+    LearningRateSGD,
+    OrtGradientForwardBackward,
+    OrtGradientForwardBackwardOptimizer,
+    SquareLearningLoss,
+    nn,
+)
 from ortpartial.autodiff.trainable import resolve_weights
 from ortpartial.exceptions import DataError, ModelError, NoGradientError, SettingError
 from ortpartial.graph.build import build
@@ -186,6 +193,88 @@ def test_a_weight_that_is_an_output(rng, engine):
     weights, inputs = layer.backward(dys, state)
     assert_gradients(weights, by_weights)
     assert_gradients(inputs, by_inputs)
+
+
+W, V = (np.random.default_rng(s).normal(size=shape).astype(np.float32) for s, shape in enumerate(((4, 3), (3, 2))))
+
+
+def write_feeding(x, w, v):
+    """Two outputs, of which one feeds the other."""
+    h = op.Tanh(x @ w)
+    return h @ v, h
+
+
+def feeding(*outputs):
+    x = variable("x", "float32", ["N", 4])
+    y, h = write_feeding(x, constant(W, hint="w"), constant(V, hint="v"))
+    return build([x], {n: {"y": y, "h": h}[n] for n in outputs})
+
+
+def differentiate_feeding(x, dy, dh):
+    """Outputs and gradients, by hand; the cotangents may be functions of the outputs."""
+    h = np.tanh(x @ W)
+    y = h @ V
+    dy, dh = (d(a) if callable(d) else d for d, a in ((dy, y), (dh, h)))
+    d = (dy @ V.T + dh) * (1 - h**2)
+    return {"y": y, "h": h}, {"w": x.T @ d, "v": h.T @ dy}, {"x": d @ W.T}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("outputs", [("y", "h"), ("h", "y")])
+def test_an_output_that_feeds_on(rng, engine, outputs):
+    """An output that further nodes read has a cotangent of its own beside theirs."""
+    cotangents = {"y": real(rng, 5, 2), "h": real(rng, 5, 3)}
+    x = real(rng, 5, 4)
+    expected_outputs, by_weights, by_inputs = differentiate_feeding(x, cotangents["y"], cotangents["h"])
+    layer = OrtGradientForwardBackward(feeding(*outputs), ["w", "v"], engine=engine)
+    ys, state = layer.forward({"x": x})
+    assert_gradients(dict(zip(outputs, ys, strict=True)), {n: expected_outputs[n] for n in outputs})
+    weights, inputs = layer.backward([cotangents[n] for n in outputs], state)
+    assert_gradients(weights, by_weights)
+    assert_gradients(inputs, by_inputs)
+
+
+class Feeding(nn.Module):
+    """The same in code, with both outputs in the loss."""
+
+    def __init__(self):
+        self.w, self.v = nn.Parameter(W.shape, 0.0), nn.Parameter(V.shape, 0.0)
+
+    def forward(self, x):
+        return write_feeding(x, self.w.value, self.v.value)
+
+    def train_one_batch(self, x, t, u):
+        y, h = self.forward(x)
+        loss = 0.5 * op.ReduceSumSquare(y - t, keepdims=0) + 0.5 * op.ReduceSumSquare(h - u, keepdims=0)
+        self.optimizer(loss)
+        return loss
+
+
+@pytest.mark.parametrize("settings", [{"engine": "step"}, {"engine": "native"}, {"use_graph": False}], ids=str)
+def test_an_output_that_feeds_on_in_code(rng, settings):
+    if settings.get("engine") == "native" and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    x, t, u = real(rng, 5, 4), real(rng, 5, 2), real(rng, 5, 3)
+    _, gradients, _ = differentiate_feeding(x, lambda y: y - t, lambda h: h - u)
+    module = Feeding().set_optimizer(LearningRateSGD(0.1))
+    module.compile([nn.placeholder(x.shape)], **settings)
+    module.load_state_dict({"w": W, "v": V})
+    module.train_one_batch(x, t, u)
+    found = {n: (a - p.numpy()) / np.float32(0.1) for (n, p), a in zip(module.named_parameters(), (W, V), strict=True)}
+    assert_gradients(found, gradients, 1e-4)
+
+
+@pytest.mark.parametrize("engine", ["step", "epoch", "native"])
+def test_an_output_that_feeds_on_is_trained(rng, engine):
+    if engine == "native" and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    x, t, u = real(rng, 5, 4), real(rng, 5, 2), real(rng, 5, 3)
+    _, gradients, _ = differentiate_feeding(x, lambda y: 2 * (y - t) / t.size, lambda h: 2 * (h - u) / u.size)
+    optimizer = OrtGradientForwardBackwardOptimizer(
+        feeding("y", "h"), ["w", "v"], learning_loss={"y": SquareLearningLoss(), "h": SquareLearningLoss()},
+        learning_rate=0.1, batch_size=5, max_iter=1, engine=engine).fit(x, {"y": t, "h": u})
+    found = {n: (a - optimizer.trained_coef_[n]) / np.float32(0.1) for n, a in (("w", W), ("v", V))}
+    assert_gradients(found, gradients, 1e-4)
 
 
 def test_names_that_gradients_would_take(rng):

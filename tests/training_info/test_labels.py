@@ -55,15 +55,14 @@ def test_labels_out_of_range_are_refused(rng, style):
     session = TrainingSession(o.get_training_onnx(style))
     X, labels, _ = example(rng)
     before = session.state
-    for label, found in ((5, "0 to 5"), (-1, "-1 to 4"), (2**40, f"0 to {2**40}")):
+    for label in (5, -1, 2**40):
         wrong = np.arange(24).reshape(6, 4) % 5
         wrong[2, 1], wrong[0, 0] = label, 0
-        message = (f"Input 'scores_target' has labels from {found}, where 0 to 4 were expected by "
-                   r"training_info\[0\], or -100 for what does not count\.")
+        message = rf"Input 'scores_target' of training_info\[0\] has a label that is not in 0 to 4 or -100: {label}\."
         for s in (session, TrainingSession(session.training_model())):
             with pytest.raises(DataError, match=message):
                 s.step({"x": X, "scores_target": wrong})
-    with pytest.raises(DataError, match=r"Input 'x' has indices from 7 to 7, where -7 to 6 were expected by node"):
+    with pytest.raises(DataError, match=r"Input 'x' of .* has an index that is not in -7 to 6: 7\."):
         session.step({"x": np.full((6, 4), 7), "scores_target": labels})
     assert all((a == before[n]).all() for n, a in session.state.items()), "a step that is refused has no effect"
 
@@ -84,7 +83,7 @@ def test_labels_of_the_operator_are_refused():
     session = TrainingSession(model)
     x = np.ones((2, 2), np.float32)
     assert np.isfinite(session.step({"x": x, "t": [2, -1]})["loss"])
-    with pytest.raises(DataError, match=r"Input 't' has labels from 3 to 3, where 0 to 2 were expected by node"):
+    with pytest.raises(DataError, match=r"Input 't' of .* has a label that is not in 0 to 2 or -1: 3\."):
         session.step({"x": x, "t": [3, -1]})
 
 

@@ -26,10 +26,11 @@ from . import (
     sampling,
     shape,
     spectral,
+    streams,
     window,
 )
 
 __all__ = ["channels", "contrib", "control", "einsum", "elementwise", "gpu_operators", "grouped_attention", "indexing",
            "linear", "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights",
            "quantization", "recurrent", "reduction", "refusals", "regions", "resize", "sampling", "shape", "spectral",
-           "window"]
+           "streams", "window"]

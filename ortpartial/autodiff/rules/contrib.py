@@ -143,6 +143,39 @@ def _(x, scale=None, *, alpha=1.0):
     return z * op.Sigmoid(z)
 
 
+@reads_as("SampleOp")
+def _(x):
+    return op.Identity(x)
+
+
+@reads_as("ConvTransposeWithDynamicPads")
+def _(x, w, pads=None, b=None, **attributes):
+    if pads is not None and pads.array is None:
+        return None
+    return op.ConvTranspose(x, w, b, **attributes, **({} if pads is None else {"pads": pads.array.tolist()}))
+
+
+@reads_as("CropAndResize")
+def _(x, regions, images, size, *, mode="bilinear", extrapolation_value=0.0):
+    if size.array is None or mode != "bilinear":
+        return None
+    # A GridSample of the image of each region.
+    # Regions are (y1, x1, y2, x2), from 0 to 1: the centers of the first and the last element.
+    shares = []
+    for axis, n in zip((0, 1), map(int, size.array), strict=True):
+        first, last = (op.Slice(regions, [axis + k], [axis + k + 1], [1]) for k in (0, 2))
+        steps = np.linspace(0, 1, n)[None] if n > 1 else np.full((1, 1), 0.5)
+        shares.append(first + (last - first) * cast(constant(steps), regions))
+    shape = op.Concat(op.Shape(regions, end=1), size if size.dtype == np.int64 else op.Cast(size, to=7), axis=0)
+    down, right = (op.Expand(op.Unsqueeze(s, [axis]), shape) for s, axis in zip(shares, (2, 1), strict=True))
+    grid = op.Concat(*(op.Unsqueeze(2 * s - 1, [3]) for s in (right, down)), axis=3)
+    y = op.GridSample(op.Gather(x, images), grid, align_corners=1, padding_mode="border")
+    # An image of one row has that one everywhere.
+    ends = (cast(op.Shape(x, start=axis, end=axis + 1) - 1, regions) for axis in (2, 3))
+    outside = [op.Or(s * end < 0, end < s * end) for s, end in zip((down, right), ends, strict=True)]
+    return op.Where(op.Unsqueeze(op.Or(*outside), [1]), extrapolation_value, y)
+
+
 def scalar(x: Value) -> Value:
     """A tensor of a single element with no axes."""
     return op.Reshape(x, constant([], np.int64))

@@ -22,12 +22,12 @@ Formula = Callable[..., Any]
 
 
 def reads_as(name: str) -> Callable[[Formula], Formula]:
-    """Let an operator be read as a formula of its inputs and, by keywords, of its attributes."""
+    """Let an operator be read as a formula of its inputs and, by keywords, attributes; as it is where that is None."""
 
     def register(formula: Formula) -> Formula:
-        def expand(inputs: Inputs, attributes: Attributes, _: Sequence[bool]) -> list[Value | None]:
+        def expand(inputs: Inputs, attributes: Attributes, _: Sequence[bool]) -> list[Value | None] | None:
             ys = formula(*inputs, **attributes)
-            return [ys] if isinstance(ys, Value) else list(ys)
+            return [ys] if isinstance(ys, Value) else None if ys is None else list(ys)
 
         register_expansion(name, "com.microsoft", expand)
         return formula

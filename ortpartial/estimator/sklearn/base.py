@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, MetricLike, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.execution import TrainingView, wrap_sparse
 from ortpartial.learning import (
     BaseLearningLoss,
@@ -490,6 +490,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         scores = [v for v in loaded.outputs.values() if v.is_float]
         shape = (scores[0].shape if len(scores) == 1 else None) or ()
         self.n_outputs_ = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
+        if self.n_outputs_ == 0:
+            raise ModelError(f"The output of the model, {scores[0]!r}, has no columns, so that nothing can be trained.")
         loss = self._resolve_loss(self.n_outputs_)
         penalty = self._make_penalty(loss, batch_size, weight)
         self.optimizer_ = OrtGradientForwardBackwardOptimizer(

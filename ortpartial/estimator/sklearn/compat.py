@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ortpartial.annotations import Data, Estimator, Function
+from ortpartial.exceptions import ArgumentError, DataError, OrtPartialError
 
 __all__ = ["CallbackSupportMixin", "validate_data", "with_callbacks"]
 
@@ -18,9 +19,19 @@ except ImportError:  # before 1.9
         return method
 
 try:
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import validate_data as _validate
 except ImportError:  # before 1.6
 
-    def validate_data(estimator: Estimator, X: Data, y: Data = "no_validation", **settings: object) -> Data:
-        """X, or X and y, as arrays that were checked."""
+    def _validate(estimator: Estimator, X: Data, y: Data = "no_validation", **settings: object) -> Data:
         return estimator._validate_data(X, y, **settings)
+
+
+def validate_data(estimator: Estimator, X: Data, y: Data = "no_validation", **settings: object) -> Data:
+    """X, or X and y, as arrays that were checked; errors are those of the library, in scikit-learn's words."""
+    try:
+        return _validate(estimator, X, y, **settings)
+    except (TypeError, ValueError) as e:
+        if isinstance(e, OrtPartialError):
+            raise
+        kind = DataError if isinstance(e, ValueError) else ArgumentError
+        raise kind(str(e)) from e

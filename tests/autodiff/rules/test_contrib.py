@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 from table import OLD, apart, assert_as_torch, generator, real, rows
 
 from ortpartial import grad, gradient_model, load
@@ -14,6 +14,7 @@ from ortpartial.exceptions import NoGradientError
 from ortpartial.graph import build, constant, variable
 from ortpartial.graph.ops import make_node
 from ortpartial.graph.schemas import schema_of
+from ortpartial.model.reader import EXPANSIONS
 from ortpartial.runtime import Session
 from ortpartial.testing import check_gradient
 
@@ -94,6 +95,7 @@ def test_settings_without_a_gradient():
 
 I, F = np.int64, np.float32
 YOUNG = pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 does not know the operator")
+REGIONS = np.array([[0.1, 0.2, 0.7, 0.9], [0.6, 0.3, 0.2, 0.8], [-0.2, 0.1, 0.5, 1.3]])
 READ = rows(
     ("TransposeMatMul", "TransposeMatMul", [real(4, 3), real(4, 5)], {"transA": 1, "alpha": 0.5}),
     ("TransposeMatMul of batches", "TransposeMatMul", [real(2, 3, 4), real(2, 5, 4)], {"transB": 1}),
@@ -109,7 +111,18 @@ READ = rows(
     ("Unique", "Unique", [F([2, 1, 1, 3, 4, 3])], {}),
     ("ScaledSiLU", "ScaledSiLU", [real(2, 3)], {"alpha": 1.5}, YOUNG),
     ("ScaledSiLU by an input", "ScaledSiLU", [real(2, 3), F(0.7)], {}, YOUNG),
+    ("SampleOp", "SampleOp", [real(2, 3)], {}),
+    ("ConvTransposeWithDynamicPads", "ConvTransposeWithDynamicPads", [real(1, 2, 4, 4), real(2, 3, 3, 3),
+                                                                      I([1, 0, 1, 1]), real(3)], {"strides": [2, 1]}),
+    ("CropAndResize", "CropAndResize", [real(2, 2, 4, 5), REGIONS, np.int32([0, 1, 1]), np.int32([3, 2])],
+     {"extrapolation_value": 0.5}),
+    ("CropAndResize to one", "CropAndResize", [real(2, 2, 4, 5), REGIONS, np.int32([0, 1, 1]), np.int32([1, 1])], {}),
+    ("CropAndResize of one row", "CropAndResize", [real(2, 2, 1, 5), REGIONS, np.int32([0, 1, 1]), np.int32([2, 3])],
+     {}),
 )
+
+#: Inputs that are constants, without which a node is read as it is.
+STORED = {"ConvTransposeWithDynamicPads": [2], "CropAndResize": [3]}
 
 
 @pytest.mark.parametrize(("operator", "arrays", "attributes"), READ)
@@ -120,12 +133,14 @@ def test_read_as_standard_operators(operator, arrays, attributes):
     n = 3 if operator == "Unique" else 1
     node = helper.make_node(operator, [f"x{i}" for i in range(len(arrays))], [f"y{i}" for i in range(n)],
                             domain="com.microsoft", **attributes)
+    stored = STORED.get(operator, [])
     graph = helper.make_graph(
         [node], "g", [helper.make_tensor_value_info(f"x{i}", t, a.shape) for i, (t, a) in enumerate(
-            zip(kinds, arrays, strict=True))], [helper.make_tensor_value_info("y0", 1, None)])
+            zip(kinds, arrays, strict=True)) if i not in stored], [helper.make_tensor_value_info("y0", 1, None)],
+        [numpy_helper.from_array(arrays[i], f"x{i}") for i in stored])
     model = helper.make_model(graph, ir_version=8, opset_imports=[
         helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
-    feeds = {f"x{i}": a for i, a in enumerate(arrays)}
+    feeds = {f"x{i}": a for i, a in enumerate(arrays) if i not in stored}
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     loaded = load(model)
     assert loaded.outputs["y0"].node.domain == ""
@@ -133,3 +148,15 @@ def test_read_as_standard_operators(operator, arrays, attributes):
     assert g.shape == arrays[0].shape
     found = Session(build(loaded.inputs, loaded.outputs)).run(feeds)["y0"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_crops_and_of_transposed_convolutions():
+    """By images and by regions; and what is left out is refused by its reason."""
+    transposed, crop = (EXPANSIONS["com.microsoft", n] for n in STORED)
+    images, size = constant(np.array([0, 1])), constant(np.array([2, 3]))
+    check_gradient(lambda x, r: crop([x, r, images, size], {}, [True])[0], [real(2, 1, 4, 5), REGIONS[:2]], order=1)
+    pads = constant(np.array([1, 0, 1, 0]))
+    check_gradient(lambda x, w: transposed([x, w, pads], {}, [True])[0], [real(1, 2, 3, 3), real(2, 1, 2, 2)], order=1)
+    assert transposed([1, 2, variable("p", "int64", [4])], {}, [True]) is None
+    assert crop([1, 2, 3, variable("s", "int32", [2])], {}, [True]) is None
+    assert crop([1, 2, 3, size], {"mode": "nearest"}, [True]) is None

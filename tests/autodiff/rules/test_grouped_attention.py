@@ -225,11 +225,9 @@ def test_gradient_through_the_present():
         np.testing.assert_allclose(found[f"{n}_grad"], g, atol=1e-5, err_msg=n)
 
 
-def test_layers_share_what_follows_from_lengths():
-    """A second layer adds the products of attention, and computes the mask and the places no second time.
-
-    Without guards: each has its own lengths behind one.
-    """
+@pytest.mark.parametrize("is_file", [False, True], ids=["code", "file"])
+def test_layers_share_what_follows_from_lengths(is_file):
+    """A second layer adds the products of attention; mask, places and guards of the lengths are those of the first."""
     arrays, attributes = draw("rows of different lengths")
     x = variable("query", "float32", ["b", "s", 128])
     last, total = (variable(n, "int32", arrays[n].shape) for n in ("last", "total"))
@@ -237,8 +235,14 @@ def test_layers_share_what_follows_from_lengths():
     weight, counts, y = constant(np.ones((64, 128), np.float32)), [], x
     for _ in range(3):
         inputs = [y, None, None, None, None, last, total, *tables]
-        y = make_node(ms.GroupQueryAttention.schema, inputs, attributes, n_outputs=3).outputs[0] @ weight
-        model = build([x, last, total], grad(op.ReduceSum(y), [x]))
+        if is_file:  # Without guards, which a file has none of.
+            y = make_node(ms.GroupQueryAttention.schema, inputs, attributes, n_outputs=3).outputs[0] @ weight
+            loaded = load(build([x, last, total], {"y": y}))
+            read, z = loaded.inputs, loaded.outputs["y"]
+        else:
+            z = y = ms.GroupQueryAttention(*inputs, n_outputs=3, **attributes)[0] @ weight
+            read = {"query": x, "last": last, "total": total}
+        model = build(read, grad(op.ReduceSum(z), [read["query"]]))
         counts.append([node.op_type for node in model.graph.node])
     more = counts[2].copy()
     for name in counts[1]:
@@ -246,6 +250,7 @@ def test_layers_share_what_follows_from_lengths():
     assert more.count("Softmax") == 1
     assert not {"Range", "Greater", "Less", "Min", "Max"} & set(more)
     assert len(more) <= 50, more
+    assert sum(name.startswith("guard: ") for name in [node.name for node in model.graph.node]) == 2
 
 
 def test_tables_are_no_weights_by_default():

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import sklearn
+from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator
 
 from ortpartial.estimator.sklearn import compat
+from ortpartial.exceptions import ArgumentError, DataError
 
 
 class Estimator(compat.CallbackSupportMixin, BaseEstimator):
@@ -19,8 +21,15 @@ def test_data_are_checked():
     X, y = compat.validate_data(estimator, [[1, 2], [3, 4]], [0, 1])
     assert (X.shape, y.shape, estimator.n_features_in_) == ((2, 2), (2,), 2)
     assert isinstance(compat.validate_data(estimator, np.ones((1, 2)), reset=False), np.ndarray)
-    with pytest.raises(ValueError, match="features"):
+    with pytest.raises(DataError, match="features"):
         compat.validate_data(estimator, np.ones((1, 3)), reset=False)
+
+
+def test_an_error_is_one_of_the_library():
+    with pytest.raises(DataError, match=r"^Found array with 0 feature\(s\)"):
+        compat.validate_data(Estimator(), np.ones((2, 0)))
+    with pytest.raises(ArgumentError, match=r"^Sparse data was passed"):
+        compat.validate_data(Estimator(), csr_matrix(np.ones((2, 2))))
 
 
 def test_callbacks_are_those_of_scikit_learn_where_it_has_some():

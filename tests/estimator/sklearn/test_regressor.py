@@ -5,8 +5,8 @@ import pytest
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import Ridge
 
-from ortpartial import HuberLearningLoss, OnnxRegressor
-from ortpartial.exceptions import DataError
+from ortpartial import HuberLearningLoss, OnnxRegressor, build, constant, op, variable
+from ortpartial.exceptions import DataError, ModelError
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(120, 5)
@@ -26,6 +26,13 @@ def test_it_converges_to_the_optimum():
     theirs = Ridge(alpha=10.0).fit(X, Y[:, 0])
     assert np.allclose(ours.coefs_[0].ravel(), theirs.coef_, atol=1e-3)
     assert np.allclose(ours.intercepts_[0], theirs.intercept_, atol=1e-3)
+
+
+def test_an_output_without_columns():
+    x = variable("x", "float32", ["N", 5])
+    model = build([x], {"y": op.MatMul(x, constant(np.zeros((5, 0), np.float32), hint="w"))})
+    with pytest.raises(ModelError, match=r"The output of the model, <Value y float32\[Nx0\]>, has no columns"):
+        regressor(model=model).fit(X, Y)
 
 
 def test_several_outputs():

@@ -27,5 +27,5 @@ def test_the_padding_is_zero(padding):
 
 
 def test_an_index_that_is_no_row():
-    with pytest.raises(DataError, match="has indices from 0 to 5, where -5 to 4 were expected"):
+    with pytest.raises(DataError, match="has an index that is not in -5 to 4: 5"):
         make()(np.array([[0, 5]]))
