@@ -92,7 +92,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "navbar_align": "left",
     "navigation_with_keys": False,
     "pygments_light_style": "a11y-high-contrast-light",
@@ -193,11 +193,20 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(shown.getvalue(), shown.getvalue(), language="text")]
 
 
+def name_thumbnails(app, doctree):
+    """The title of an example as the alternative text of its thumbnail, which the gallery leaves empty."""
+    for image in doctree.findall(nodes.image):
+        script = SCRIPTS / f"{Path(image['uri']).stem.removeprefix('sphx_glr_').removesuffix('_thumb')}.py"
+        if not image.get("alt") and script.exists():
+            image["alt"] = script.read_text(encoding="utf-8").splitlines()[1]
+
+
 def setup(app):
     app.add_directive("command-help", CommandHelp)
     app.add_role("name", NameRole())
     app.connect("missing-reference", resolve_name)
     app.connect("source-read", read_page)
+    app.connect("doctree-read", name_thumbnails)
     app.connect("autodoc-process-docstring", escape_bars, priority=100)
     app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-skip-member", leave_out)
