@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from themes import THEMES, save, themed
 
 COLORS = {"ortpartial": "#c1121f", "torch": "#1d3557"}
-SETTINGS = ("#9aa0a6", "#e9724c", "#c1121f")
+SETTINGS = ("#9aa0a6", "#c1121f")
 
 
 def draw_memory(entries: list[dict[str, Any]]) -> Figure:
@@ -40,7 +40,7 @@ def draw_parallel(entries: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(8.4, 3.8))
     ax = figure.subplots()
     one, *settings = entries[0]["ms"]
-    for i, (setting, color) in enumerate(zip(settings, SETTINGS[:0:-1], strict=True)):
+    for i, (setting, color) in enumerate(zip(settings, SETTINGS, strict=True)):
         speeds = [e["ms"][one] / e["ms"][setting] for e in entries]
         bars = ax.barh([k + (i - 0.5) * 0.38 for k in range(len(entries))], [s - 1 for s in speeds], 0.36, left=1,
                        color=color, label=setting)

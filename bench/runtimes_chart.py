@@ -13,12 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from runtimes import figures, numbers, regressions
-from themes import INK, THEMES, save, themed
+from themes import THEMES, save, themed
 
 #: The change at which a color is full, as a power of two.
 REACH = 0.6
+#: By theme, the colors of faster, usual and slower.
+COLORS = {"light": ["#1d5c94", "#f7f7f7", "#c1121f"], "dark": ["#6fb1ff", "#20252e", "#ff6b6b"]}
 
 
 def draw(results: dict[str, Any], path: Path, theme: str = "light") -> Figure:
@@ -37,13 +40,14 @@ def draw(results: dict[str, Any], path: Path, theme: str = "light") -> Figure:
             usual = median(at.values())
             rows.append([log2(at[v] / usual) if v in at else float("nan") for v in versions])
             for x in (x for x, v in enumerate(versions) if isinstance(entry["versions"].get(v), str)):
-                ax.text(x, y, "×", ha="center", va="center", fontsize=8, color=INK if theme == "dark" else "black")
+                ax.text(x, y, "×", ha="center", va="center", fontsize=8)
             for mark in regressions(entry, cpu):
                 x = versions.index(mark["version"])
-                is_full = abs(rows[-1][x]) > 0.7 * REACH
+                is_full = abs(rows[-1][x]) > 0.6 * REACH
                 ax.text(x, y, f"+{100 * mark['worse']:.0f}", ha="center", va="center", fontsize=7, fontweight="bold",
-                        color="#fffffe" if is_full else "#1a1a1a")
-        image = ax.imshow(rows, cmap="RdBu_r", vmin=-REACH, vmax=REACH, aspect="auto")
+                        color="#fffffe" if is_full == (theme == "light") else "#1a1a1a")
+        colors = LinearSegmentedColormap.from_list("times", COLORS[theme])
+        image = ax.imshow(rows, cmap=colors, vmin=-REACH, vmax=REACH, aspect="auto")
         ax.set_title("Slower in red, faster in blue; numbers: % above the best version before", fontsize=10)
         ax.set_xticks(range(len(versions)), [".".join(v.split(".")[:2]) for v in versions], fontsize=8)
         ax.set_yticks(range(len(entries)), [entry["title"] for entry in entries], fontsize=8)

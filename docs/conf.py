@@ -61,10 +61,26 @@ autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_default_options = {"member-order": "bysource"}
 # A page has the methods of its class and of bases that have no page.
-autosummary_context = {"documented_bases": ", ".join([
+DOCUMENTED_BASES = [
     "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule", "WeightAverage", "WeightDecay",
     "Callback", "Module", "Initializer", "Exception", "UserWarning", "BaseEstimator", "ClassifierMixin",
-    "RegressorMixin", "dict", "list", "object"])}
+    "RegressorMixin", "dict", "list", "object"]
+
+
+def list_members(cls):
+    """The members of a class that have a description of their own."""
+    names = {n for c in cls.__mro__ if c is cls or c.__name__ not in DOCUMENTED_BASES for n in vars(c)}
+    members = {n: getattr(cls, n) for n in names if not n.startswith("_")}
+    codes = {n: v.fget if isinstance(v, property) else v for n, v in members.items()}
+    return sorted(n for n, v in codes.items() if inspect.isroutine(v) and v.__doc__
+                  and v.__module__.startswith("ortpartial"))
+
+
+# The members of the largest classes have pages of their own.
+LARGE = {"ortpartial.OrtGradientForwardBackwardOptimizer": ortpartial.OrtGradientForwardBackwardOptimizer,
+         "ortpartial.OrtGradientOptimizer": ortpartial.OrtGradientOptimizer, "ortpartial.nn.Module": ortpartial.nn.Module}
+autosummary_context = {"documented_bases": ", ".join(DOCUMENTED_BASES),
+                       "large": {name: list_members(cls) for name, cls in LARGE.items()}}
 numpydoc_show_class_members = False
 add_module_names = False
 toc_object_entries_show_parents = "hide"
