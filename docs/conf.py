@@ -78,7 +78,8 @@ def list_members(cls):
 
 # The members of the largest classes have pages of their own.
 LARGE = {"ortpartial.OrtGradientForwardBackwardOptimizer": ortpartial.OrtGradientForwardBackwardOptimizer,
-         "ortpartial.OrtGradientOptimizer": ortpartial.OrtGradientOptimizer, "ortpartial.nn.Module": ortpartial.nn.Module}
+         "ortpartial.OrtGradientOptimizer": ortpartial.OrtGradientOptimizer,
+         "ortpartial.nn.Module": ortpartial.nn.Module}
 autosummary_context = {"documented_bases": ", ".join(DOCUMENTED_BASES),
                        "large": {name: list_members(cls) for name, cls in LARGE.items()}}
 numpydoc_show_class_members = False

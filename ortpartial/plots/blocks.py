@@ -1,4 +1,4 @@
-"""The blocks of a model: its nodes by the modules that they come from, equal ones in a row as one."""
+"""The blocks of a model: its nodes by the modules that they come from, equal blocks in a row drawn once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Block:
     weights : dict of str to Value
         The weights that they read, by name.
     reads : dict of int to Value
-        What they read of other blocks, by the numbers of these.
+        Their inputs from other blocks, by the numbers of these.
     """
 
     path: Path
@@ -148,7 +148,7 @@ def _has_shapes_alone(block: Block) -> bool:
 
 
 def _is_shown(v: Value) -> bool:
-    """Whether what one block reads of another is drawn: inputs and real numbers, but no shapes that are computed."""
+    """Whether an input of a block from another is drawn: inputs and real numbers, but no shapes that are computed."""
     return v.node is None or v.is_float
 
 
@@ -279,7 +279,7 @@ def collapse(blocks: Sequence[Block], trained: Collection[str]) -> list[Repeat]:
     Returns
     -------
     list of Repeat
-        From the first one on; none is inside of another.
+        From the first on; none is inside of another.
     """
     numbers: dict[Hashable, int] = {}
     forms = [numbers.setdefault(block.describe_form(trained), len(numbers)) for block in blocks]

@@ -23,8 +23,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """A node that depends on inputs, its module, and the weights that it reads, as they are or transposed and the like.
-    """
+    """A node that depends on inputs, its module, and the weights that it reads, also transposed and the like."""
 
     node: Node
     path: Path

@@ -57,8 +57,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, its weights by name and those of them that are trained or of an adapter, and a training if it has one.
-    """
+    """A model, its weights by name, the names of the trained weights and of an adapter, and a training if any."""
 
     model: Model
     weights: Mapping[str, Value]
@@ -210,13 +209,13 @@ def _count(block: Block, subject: Subject) -> tuple[int, int, int]:
 
 
 def _name_module(path: Sequence[str]) -> str:
-    """The name of a module; torch names those of a Sequential once more in full."""
+    """The name of a module; torch repeats names in a Sequential in full."""
     parts = [part for i, part in enumerate(path) if i + 1 == len(path) or not path[i + 1].startswith(f"{part}.")]
     return ".".join(parts)
 
 
 def _add_training(picture: Picture, spec: TrainingSpec) -> None:
-    """The boxes of a training step below those of the model."""
+    """The boxes of a training step below the boxes of the model."""
     outputs = dict(zip(spec.model.outputs, range(len(picture.boxes) - len(spec.model.outputs), len(picture.boxes)),
                        strict=True))
     names = [type(loss).__name__ if len(spec.losses) == 1 else f"{o}: {type(loss).__name__}"

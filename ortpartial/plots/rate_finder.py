@@ -28,7 +28,7 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     result : object
-        What `find_learning_rate` returns: `rates` and `losses`, one a step, `suggestion`, a rate or None, and, where
+        The result of `find_learning_rate`: `rates` and `losses` by step, `suggestion`, a rate or None, and, where
         losses are smoothed, `raw_losses`.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure.
@@ -90,8 +90,7 @@ def _average(losses: np.ndarray) -> np.ndarray:
 
 
 def _find_end(curve: np.ndarray) -> tuple[int, tuple[float, float]]:
-    """The step at which losses have diverged, else the last, and the limits between which the losses before are seen.
-    """
+    """The step at which losses have diverged, else the last, and the limits that show the losses before it."""
     bottom = int(curve.argmin())
     low, level = float(curve[bottom]), float(curve[: bottom + 1].max())
     reach = level - low or abs(level) or 1.0
