@@ -103,26 +103,35 @@ def group_nodes(inputs: Mapping[str, Value], nodes: Sequence[ModuleNode], opened
     -------
     list of Block
     """
+    if opened is None:
+        return _list_nodes(inputs, nodes)
     weighty = {item.path[:i] for item in nodes if item.weights for i in range(len(item.path) + 1)}
     blocks = [Block((n,)) for n in inputs]
     places: dict[Value, int] = {v: i for i, v in enumerate(inputs.values())}
     for item in nodes:
-        node, path = item.node, item.path if opened is None else _cut(item.path, opened)
+        node, path = item.node, _cut(item.path, opened)
         reads = [v for v in node.reads if v in places]
-        sources = {places[v] for v in reads}
-        is_open = opened is not None and hide_numbers(path) in opened
-        follows = sources == {len(blocks) - 1} and not _is_layer(node, item.weights)
-        if opened is not None and _has_shapes_alone(blocks[-1]):
+        is_open = hide_numbers(path) in opened
+        follows = {places[v] for v in reads} == {len(blocks) - 1} and not _is_layer(node, item.weights)
+        if _has_shapes_alone(blocks[-1]):
             blocks[-1].path = path  # This node may read them.
-        elif opened is None or not blocks[-1].nodes or not _continues(
-                node, path, blocks[-1], follows, is_open, path not in weighty):
+        elif not blocks[-1].nodes or not _continues(node, path, blocks[-1], follows, is_open, path not in weighty):
             blocks.append(Block(path))
         block, number = blocks[-1], len(blocks) - 1
         block.nodes.append(node)
         block.weights |= item.weights
         block.reads |= {places[v]: v for v in reads if places[v] != number and _is_shown(v)}
         places |= dict.fromkeys(node.outputs, number)
-    return blocks if opened is None else _join_masks(blocks)
+    return _join_masks(blocks)
+
+
+def _list_nodes(inputs: Mapping[str, Value], nodes: Sequence[ModuleNode]) -> list[Block]:
+    """A block for each node, which reads shapes and labels, too."""
+    places = {v: i for i, v in enumerate(inputs.values())}
+    places |= {v: len(inputs) + i for i, item in enumerate(nodes) for v in item.node.outputs}
+    return [*(Block((n,)) for n in inputs),
+            *(Block(item.path, [item.node], dict(item.weights), {places[v]: v for v in item.node.reads if v in places})
+              for item in nodes)]
 
 
 def _join_masks(blocks: Sequence[Block]) -> list[Block]:

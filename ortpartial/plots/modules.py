@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ortpartial.graph import Node, Value, topological, walk_back
@@ -49,9 +49,7 @@ def list_nodes(model: Model, weights: Mapping[str, Value], *, with_shapes: bool 
     -------
     list of ModuleNode
     """
-    scopes = {node.name or node.output[0]: read_scope(node) for node in model.proto.graph.node}
-    adapter = read_adapter(model.proto)
-    homes = {} if adapter is None else {t.name: t for t in adapter.targets}
+    find_path = _find_paths(model)
     names = {v: n for n, v in weights.items()}
     reached, nodes = set(model.inputs.values()), list[Node]()
     reads, paths = list[dict[str, Value]](), list[Path | None]()
@@ -60,17 +58,28 @@ def list_nodes(model: Model, weights: Mapping[str, Value], *, with_shapes: bool 
             continue  # A weight that is transposed, or a constant.
         sources = (v for r in node.reads if r not in reached for v in walk_back([r], reached.__contains__))
         reads.append({names[v]: v for v in sources if v in names})
-        home = homes.get(node.name.partition(_ADAPTER)[0])
-        scope = scopes.get(node.name if home is None else home.node) or ""
-        read = reads[-1] if home is None else [home.weight]
-        modules = [_split(model.main_names.get(n, n))[:-1] for n in read]
-        # torch 2.13's dynamo exporter writes this name at nodes that come from no module.
-        if scope and not scope.startswith("_empty_nn_module_stack"):
-            modules = [_split(scope)]
-        paths.append(shared_module(modules) if modules else None)
+        paths.append(find_path(node, reads[-1]))
         nodes.append(node)
         reached.update(node.outputs)
     return [ModuleNode(*parts) for parts in zip(nodes, _fill(paths), reads, strict=True)]
+
+
+def _find_paths(model: Model) -> Callable[[Node, Iterable[str]], Path | None]:
+    """A function of a node and the weights that it reads, which returns its module; None where nothing tells it."""
+    scopes = {node.name or node.output[0]: read_scope(node) for node in model.proto.graph.node}
+    adapter = read_adapter(model.proto)
+    homes = {} if adapter is None else {t.name: t for t in adapter.targets}
+
+    def find_path(node: Node, weights: Iterable[str]) -> Path | None:
+        home = homes.get(node.name.partition(_ADAPTER)[0])
+        scope = scopes.get(node.name if home is None else home.node) or ""
+        # torch 2.13's dynamo exporter writes this name at nodes that come from no module.
+        if scope and not scope.startswith("_empty_nn_module_stack"):
+            return _split(scope)
+        modules = [_split(model.main_names.get(n, n))[:-1] for n in (weights if home is None else [home.weight])]
+        return shared_module(modules) if modules else None
+
+    return find_path
 
 
 def _order(model: Model) -> list[Node]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from ortpartial.model import Model, load, read_adapter
 from ortpartial.texts import printable
 from ortpartial.training import TrainingSpec
 
-from .blocks import Block, collapse, fit_blocks, group_nodes
+from .blocks import Block, Repeat, collapse, fit_blocks, group_nodes
 from .modules import Path, hide_numbers, list_nodes, shared_module
 from .shapes import describe_shape, name_sizes
 
@@ -64,10 +64,12 @@ class Subject:
     trained: Collection[str]
     adapter: Collection[str]
     sizes: Mapping[Value, tuple[str, ...]]
-    training: Any = None
+    spec: TrainingSpec | None = None
+    runs: Sequence[tuple[str, Sequence[str]]] = ()
+    caption: str = ""
 
 
-def compose(source: Any, depth: int | str | None = None, fits: Callable[[Picture, bool], bool] = lambda *_: True
+def compose(source: object, depth: int | str | None = None, fits: Callable[[Picture, bool], bool] = lambda *_: True
             ) -> Picture:
     """The picture of a model, or of an optimizer or an estimator with its training.
 
@@ -112,20 +114,25 @@ def _read_subject(source: Any) -> Subject:
     optimizer = getattr(source, "optimizer_", source)
     training = getattr(optimizer, "training", None)
     spec = getattr(training, "spec", None)
+    spec = spec if isinstance(spec, TrainingSpec) else None
     trained: Collection[str] | None
-    if isinstance(spec, TrainingSpec):
+    if spec is not None:
         model, trained = spec.model, spec.weights
     elif hasattr(source, "to_onnx"):
         model, trained = load(source.to_onnx()), _find_trained(source)
     else:
-        model, trained, training = source if isinstance(source, Model) else load(source), None, None
+        model, trained = source if isinstance(source, Model) else load(source), None
     record = read_adapter(model.proto)
     adapter = {n for t in record.targets for n in t.weights.values()} if record is not None else set()
     defaults = set(find_default_weights(model, [n for n, v in model.outputs.items() if v.is_float]))
     if trained is None:
         trained = adapter or {n for n, v in model.initializers.items() if v in defaults}
     weights = {n: v for n, v in model.initializers.items() if v in defaults or n in trained}
-    return Subject(model, weights, trained, adapter, name_sizes(model), training if spec is not None else None)
+    subject = Subject(model, weights, trained, adapter, name_sizes(model))
+    if spec is None or training is None:
+        return subject
+    runs = [(f"{graph}:\n{_RUNS[graph]}", parts) for graph, parts in training.engine.runs]
+    return replace(subject, spec=spec, runs=runs, caption=f"Engine {training.engine.name!r}: {training.engine.reason}")
 
 
 def _find_trained(module: Any) -> set[str]:
@@ -139,7 +146,7 @@ def _draw(subject: Subject, blocks: Sequence[Block], collapsed: bool = True) -> 
     model = subject.model
     sizes = {n: _size(v) for n, v in subject.weights.items()}
     total, count = sum(sizes.values()), sum(sizes[n] for n in subject.trained if n in sizes)
-    picture = Picture(f"{count:,} of {total:,} parameters trained")
+    picture = Picture(f"{count:,} of {total:,} parameters trained", runs=subject.runs, caption=subject.caption)
     places, shown, modules = _number(blocks, collapse(blocks, subject.trained) if collapsed else [], picture)
     for i in shown:
         picture.boxes.append(_describe_block(blocks[i], subject, modules.get(i, ())))
@@ -154,15 +161,12 @@ def _draw(subject: Subject, blocks: Sequence[Block], collapsed: bool = True) -> 
         if v in computed:
             picture.edges[places[computed[v]], len(picture.boxes)] = ""
         picture.boxes.append(Box(_cut(name, _TITLE), [_describe_type(v, subject)]))
-    if subject.training is not None:
-        _add_training(picture, subject.training.spec)
-        engine = subject.training.engine
-        picture.runs = [(f"{graph}:\n{_RUNS[graph]}", parts) for graph, parts in engine.runs]
-        picture.caption = f"Engine {engine.name!r}: {engine.reason}"
+    if subject.spec is not None:
+        _add_training(picture, subject.spec)
     return picture
 
 
-def _number(blocks: Sequence[Block], repeats: Sequence[Any], picture: Picture
+def _number(blocks: Sequence[Block], repeats: Sequence[Repeat], picture: Picture
             ) -> tuple[dict[int, int], list[int], dict[int, Path]]:
     """The box of each block, the blocks that have one, and the module of each repeated one, which has a frame."""
     originals = {r.start + k: r.start + k % r.length for r in repeats for k in range(r.copies * r.length)}

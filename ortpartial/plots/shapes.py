@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ortpartial.exceptions import OrtPartialError
 from ortpartial.graph import Value
@@ -33,21 +33,26 @@ def name_sizes(model: Model) -> dict[Value, tuple[str, ...]]:
     names = {d: _name(d, i) for v in model.inputs.values() for i, d in enumerate(v.shape or ())
              if not isinstance(d, int)}
     primes = dict(zip(dict.fromkeys(names.values()), _PRIMES, strict=False))
-    sizes = {n: [d if isinstance(d, int) else primes.get(names[d], 2) for d in v.shape or ()]
-             for n, v in model.inputs.items()}
-    try:
-        numbers: Mapping[str, Value] = specialize(model, batch=sizes).values if primes else {}
-    except OrtPartialError:  # It takes no batch of these sizes.
-        numbers = {}
+    exact = _infer(model, {d: primes.get(name, 2) for d, name in names.items()})
     known = {name: prime for name, prime in primes.items() if name != "?"}
     described = {}
     for n, v in model.values.items():
         shape = v.shape or ()
-        exact = numbers[n].shape if n in numbers else None
-        exact = exact if exact is not None and len(exact) == len(shape) else shape
+        numbers = exact.get(n, shape)
+        numbers = numbers if len(numbers) == len(shape) else shape
         described[v] = tuple(str(d) if isinstance(d, int) else names.get(d) or _factor(e, known)
-                             for d, e in zip(shape, exact, strict=True))
+                             for d, e in zip(shape, numbers, strict=True))
     return described
+
+
+def _infer(model: Model, primes: Mapping[str | None, int]) -> dict[str, Sequence[int | str | None]]:
+    """The shapes of the values of a model, by name, for numbers in place of the open sizes of its inputs."""
+    sizes = {n: [d if isinstance(d, int) else primes[d] for d in v.shape or ()] for n, v in model.inputs.items()}
+    try:
+        values: Mapping[str, Value] = specialize(model, batch=sizes).values if primes else {}
+    except OrtPartialError:  # It takes no batch of these sizes.
+        return {}
+    return {n: v.shape for n, v in values.items() if v.shape is not None}
 
 
 def _name(size: str | None, axis: int) -> str:
