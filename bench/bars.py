@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from themes import THEMES, save, themed
 
 COLORS = {"ortpartial": "#c1121f", "torch": "#1d3557"}
-SETTINGS = ("#9aa0a6", "#e9724c", "#c1121f")
+SETTINGS = ("#9aa0a6", "#c1121f")
 
 
 def draw_memory(entries: list[dict[str, Any]]) -> Figure:
@@ -37,19 +37,24 @@ def draw_memory(entries: list[dict[str, Any]]) -> Figure:
 
 def draw_parallel(entries: list[dict[str, Any]]) -> Figure:
     """How many times as fast an epoch is as with one process of one thread."""
-    figure = Figure(figsize=(8.4, 3.2))
+    figure = Figure(figsize=(8.4, 3.8))
     ax = figure.subplots()
-    settings = list(entries[0]["ms"])
+    one, *settings = entries[0]["ms"]
     for i, (setting, color) in enumerate(zip(settings, SETTINGS, strict=True)):
-        x = [k + (i - 1) * 0.27 for k in range(len(entries))]
-        bars = ax.bar(x, [e["ms"][settings[0]] / e["ms"][setting] for e in entries], 0.25, color=color, label=setting)
-        ax.bar_label(bars, fmt="{:.2f}", fontsize=6.5)
-    ax.set_title("How much faster on two cores?")
-    ax.set_ylabel("times as fast")
-    ax.set_xticks(range(len(entries)), [f"{e['model'].replace(', ', chr(10))}\nbatch {e['batch']}" for e in entries],
-                  fontsize=7)
-    ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
-    ax.grid(axis="x", visible=False)
+        speeds = [e["ms"][one] / e["ms"][setting] for e in entries]
+        bars = ax.barh([k + (i - 0.5) * 0.38 for k in range(len(entries))], [s - 1 for s in speeds], 0.36, left=1,
+                       color=color, label=setting)
+        ax.bar_label(bars, [f"{s:.2g}" for s in speeds], padding=3, fontsize=7.5)
+    ax.axvline(1, color="#6c757d", linewidth=1)
+    ax.set_title("Do two processes pay? For convolutions")
+    ax.set_xlabel(f"times as fast as {one}")
+    ax.set_yticks(range(len(entries)), [f"{e['model']}\nbatch {e['batch']}" for e in entries], fontsize=8)
+    ax.set_xscale("log", base=2)
+    ticks = [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set_xlim(1 / 12, 12)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
     ax.legend(loc="upper left", fontsize=8)
     return figure
 

@@ -166,12 +166,13 @@ def runtimes(source: Path, results: dict[str, Any]) -> list[str]:
                  f"The same trainings (steps and epochs of `fit`), inferences, creations of a session and imports on "
                  f"onnxruntime {versions[0]} to {versions[-1]}, the last release of each minor version. Every turn is "
                  f"divided by one of a reference in the same process at the same moment: numpy or torch with the same "
-                 f"model, the shape inference of onnx, the import of onnx. Bars are half the interquartile range of "
-                 f"the rounds. A version is red where it is more than {WORSE:.0%} slower than the best version before "
-                 f"it, beyond that noise, and after a second measurement in new processes; a cross is a version that "
-                 f"cannot run the cell. {'Times are those of the processor. ' * cpu}Inference is that of a plain "
+                 f"model, the shape inference of onnx, the import of onnx. Red is slower than the median of the row, "
+                 f"and blue is faster. A version has a number where it is more than {WORSE:.0%} slower than the best "
+                 f"version before it, beyond half the interquartile range of the rounds, and after a second "
+                 f"measurement in new processes; a cross is a version that cannot run the cell. "
+                 f"{'Times are those of the processor. ' * cpu}Inference is that of a plain "
                  f"session of onnxruntime with one thread."),
-             picture(source, "Time of trainings and inferences on every version of onnxruntime")]
+             picture(source, "Trainings are as fast on every version of onnxruntime; encoders infer slower since 1.30")]
     parts += [slower(results), (RESULTS / "runtimes-notes.md").read_text(encoding="utf-8")]
     return [*parts, *ratios(results, versions), *failures(results)]
 
@@ -252,7 +253,7 @@ def parallel(source: Path, results: dict[str, Any]) -> list[str]:
     rows = [[e["model"], str(e["batch"]), *(f"{e['ms'][s]:,.1f}" for s in settings),
              *(f"{e['ms'][settings[0]] / e['ms'][s]:.2f}" for s in settings[1:])] for e in results["parallel"]]
     return ["## Two processes\n", measured(results), "```bash\npython bench/parallel.py\n```\n",
-            picture(source, "Speed of an epoch with one process and with two"),
+            picture(source, "Two processes are twice as fast for convolutions, and slower for small networks"),
             prose("Milliseconds of an epoch, and how many times as fast that is as one process of one thread. The "
                   "first and the last are trained with `distributed=True`, which adds up gradients after every step; "
                   "the second is a plain `fit`."),

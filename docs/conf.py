@@ -61,10 +61,27 @@ autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_default_options = {"member-order": "bysource"}
 # A page has the methods of its class and of bases that have no page.
-autosummary_context = {"documented_bases": ", ".join([
+DOCUMENTED_BASES = [
     "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "Schedule", "WeightAverage", "WeightDecay",
     "Callback", "Module", "Initializer", "Exception", "UserWarning", "BaseEstimator", "ClassifierMixin",
-    "RegressorMixin", "dict", "list", "object"])}
+    "RegressorMixin", "dict", "list", "object"]
+
+
+def list_members(cls):
+    """The members of a class that have a description of their own."""
+    names = {n for c in cls.__mro__ if c is cls or c.__name__ not in DOCUMENTED_BASES for n in vars(c)}
+    members = {n: getattr(cls, n) for n in names if not n.startswith("_")}
+    codes = {n: v.fget if isinstance(v, property) else v for n, v in members.items()}
+    return sorted(n for n, v in codes.items() if inspect.isroutine(v) and v.__doc__
+                  and v.__module__.startswith("ortpartial"))
+
+
+# The members of the largest classes have pages of their own.
+LARGE = {"ortpartial.OrtGradientForwardBackwardOptimizer": ortpartial.OrtGradientForwardBackwardOptimizer,
+         "ortpartial.OrtGradientOptimizer": ortpartial.OrtGradientOptimizer,
+         "ortpartial.nn.Module": ortpartial.nn.Module}
+autosummary_context = {"documented_bases": ", ".join(DOCUMENTED_BASES),
+                       "large": {name: list_members(cls) for name, cls in LARGE.items()}}
 numpydoc_show_class_members = False
 add_module_names = False
 toc_object_entries_show_parents = "hide"
@@ -92,7 +109,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "navbar_align": "left",
     "navigation_with_keys": False,
     "pygments_light_style": "a11y-high-contrast-light",
@@ -193,11 +210,20 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(shown.getvalue(), shown.getvalue(), language="text")]
 
 
+def name_thumbnails(app, doctree):
+    """The title of an example as the alternative text of its thumbnail, which the gallery leaves empty."""
+    for image in doctree.findall(nodes.image):
+        script = SCRIPTS / f"{Path(image['uri']).stem.removeprefix('sphx_glr_').removesuffix('_thumb')}.py"
+        if not image.get("alt") and script.exists():
+            image["alt"] = script.read_text(encoding="utf-8").splitlines()[1]
+
+
 def setup(app):
     app.add_directive("command-help", CommandHelp)
     app.add_role("name", NameRole())
     app.connect("missing-reference", resolve_name)
     app.connect("source-read", read_page)
+    app.connect("doctree-read", name_thumbnails)
     app.connect("autodoc-process-docstring", escape_bars, priority=100)
     app.connect("autodoc-process-signature", sign)
     app.connect("autodoc-skip-member", leave_out)

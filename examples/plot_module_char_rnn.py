@@ -40,18 +40,25 @@ windows = np.lib.stride_tricks.sliding_window_view(codes, 33)[::10]
 model = CharRNN(len(characters)).set_optimizer(LearningRateAdam(0.01), gradient_clipping=1.0)
 model.compile(nn.placeholder(["N", "T"], "int64"), targets=nn.placeholder(["N", "T"], "int64"), random_state=0,
               device=[*sys.argv[2:], "cpu"][0])
-model.fit(windows[:, :-1], windows[:, 1:], epochs=6, batch_size=32)
-losses = [record["loss"] for record in model.history_]
-print(f"{len(text)} characters; bits for each: {losses[0] / np.log(2):.2f} -> {losses[-1] / np.log(2):.2f}")
 
-rng = np.random.default_rng(0)
-written = [characters.index(c) for c in "The data"]
-for _ in range(150):
-    logits = model.predict([written[-32:]])[0, :, -1] / 0.5
-    p = np.exp(logits - logits.max())
-    written.append(rng.choice(len(characters), p=p / p.sum()))
-sample = "".join(characters[c] for c in written)
-print(sample)
+
+def write(length=68):
+    """Go on from a few words, at each character with one that the model finds likely."""
+    rng, written = np.random.default_rng(0), [characters.index(c) for c in "The data"]
+    while len(written) < length:
+        logits = model.predict([written[-32:]])[0, :, -1] / 0.5
+        p = np.exp(logits - logits.max())
+        written.append(rng.choice(len(characters), p=p / p.sum()))
+    return "".join(characters[c] for c in written)
+
+
+bits, samples = [], {0: write()}
+for epoch in range(1, 7):
+    model.fit(windows[:, :-1], windows[:, 1:], epochs=1, batch_size=32)
+    bits.append(model.history_[-1]["loss"] / np.log(2))
+    samples[epoch] = write()
+print(f"{len(text)} characters; bits for each: {bits[0]:.2f} -> {bits[-1]:.2f}")
+print(*(f"epoch {epoch}: {sample}" for epoch, sample in samples.items()), sep="\n")
 
 if len(sys.argv) > 1 and find_spec("matplotlib"):
     import matplotlib
@@ -60,13 +67,13 @@ if len(sys.argv) > 1 and find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
     plt.style.use("ortpartial.figure")
-    probabilities = np.exp(model.predict([written[:-1]])[0])
-    probabilities /= probabilities.sum(axis=0)
-    fig, ax = plt.subplots(figsize=(10, 2.6))
-    p = probabilities[written[1:], range(len(written) - 1)][:80]
-    ax.bar(range(80), p, color=["C0" if c != " " else "lightgray" for c in sample[1:81]])
-    ax.set_xticks(range(80), list(sample[1:81]), fontfamily="monospace", fontsize=8)
-    ax.set(ylabel="probability", title="What the model wrote, and how sure it was of each character")
+    fig, (ax, page) = plt.subplots(1, 2, figsize=(8.4, 3), width_ratios=[1, 2.1])
+    ax.plot(range(1, 7), bits, "o-")
+    ax.set(xlabel="epoch", ylabel="bits a character", title="It learns the text")
+    page.set_title("and what it writes after each epoch")
+    page.axis("off")
+    for epoch, sample in samples.items():
+        page.text(0, 0.9 - 0.15 * epoch, f"{epoch}  {sample}", fontfamily="monospace", fontsize=8.5, parse_math=False)
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     fig.savefig(folder / "module_char_rnn.png")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ortpartial.graph import PRODUCTS, VIEWS, Node, Value, topological, walk_back
-from ortpartial.model import Model, read_scope
+from ortpartial.graph import PRODUCTS, VIEWS, Node, Value
 
-__all__ = ["Block", "Repeat", "collapse", "find_blocks"]
+from .modules import ModuleNode, Path, hide_numbers, is_inserted, shared_module
+
+__all__ = ["Block", "Repeat", "collapse", "fit_blocks", "group_nodes"]
 
 #: Operators that move numbers, which say little about a block that computes any.
-_MOVES = VIEWS | {"Cast", "Concat", "Constant", "Expand", "Gather", "Shape", "Slice", "Split", "Transpose"}
+_MOVES = VIEWS | {"Cast", "CastLike", "Concat", "Expand", "Identity", "Slice", "Split", "Transpose"}
 
 #: Operators that say less than others where a block has many.
-_ARITHMETIC = frozenset({"Add", "Div", "Mul", "Neg", "Pow", "Sqrt", "Sub", "Where"})
+_ARITHMETIC = frozenset({"Add", "Cos", "Div", "Dropout", "Max", "Min", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMean",
+                         "Sin", "Sqrt", "Sub", "Where"})
 
 #: Operators that are listed.
 _OPERATORS = 4
-
-#: Blocks that a picture has room for.
-_ROOM = 16
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Block:
     Parameters
     ----------
     path : tuple of str
-        The module, from the outermost on.
+        The module, from the outermost one on; of an input, its name.
     nodes : list of Node
         Its nodes; none for an input.
     weights : dict of str to Value
@@ -41,28 +39,31 @@ class Block:
         Their inputs from other blocks, by the numbers of these.
     """
 
-    path: tuple[str, ...]
+    path: Path
     nodes: list[Node] = field(default_factory=list)
     weights: dict[str, Value] = field(default_factory=dict)
     reads: dict[int, Value] = field(default_factory=dict)
 
     def summarize(self) -> list[str]:
-        """Its operators in their order, with the number of each; where they are many, the most telling."""
-        counts = Counter(node.op_type for node in self.nodes)
-        shown = {name: n for name, n in counts.items() if name not in _MOVES} or counts
+        """Its operators in their order, with the number of each; where they are many, those that say most."""
+        counts = self._count_operators()
+        shown = counts
         if len(shown) > _OPERATORS:
             shown = {name: n for name, n in shown.items() if name not in _ARITHMETIC} or shown
         texts = [f"{name} ×{n}" if n > 1 else name for name, n in shown.items()]
-        return [*texts[:_OPERATORS], *(["…"] if shown.keys() < counts.keys() - _MOVES or texts[_OPERATORS:] else [])]
+        return [*texts[:_OPERATORS], *(["…"] if len(shown) < len(counts) or texts[_OPERATORS:] else [])]
 
-    def count(self, trained: Collection[str]) -> tuple[int, int]:
-        """How many of its numbers are trained, and how many there are."""
-        sizes = {n: v.array.size if v.array is not None else 0 for n, v in self.weights.items()}
-        return sum(size for n, size in sizes.items() if n in trained), sum(sizes.values())
+    def _count_operators(self) -> dict[str, int]:
+        """Its operators that compute real numbers, but for those that move numbers if there are others."""
+        nodes = [node for node in self.nodes if not is_inserted(node)]
+        counts = Counter(node.op_type for node in nodes if any(y.is_float for y in node.outputs))
+        return ({name: n for name, n in counts.items() if name not in _MOVES} or counts
+                or Counter(node.op_type for node in nodes))
 
     def describe_form(self, trained: Collection[str]) -> Hashable:
-        """The form of a block, equal for blocks that repeat it."""
-        return (_hide_numbers(self.path), frozenset(Counter(node.op_type for node in self.nodes).items()),
+        """The form of a block, equal for blocks that repeat it, of which the first may compute a mask for all."""
+        counts = self._count_operators()
+        return (hide_numbers(self.path), frozenset(counts), tuple(counts.get(name, 0) for name in sorted(PRODUCTS)),
                 tuple((v.type_key, n in trained) for n, v in self.weights.items()))
 
 
@@ -85,53 +86,69 @@ class Repeat:
     copies: int
 
 
-def find_blocks(model: Model, weights: Mapping[str, Value], depth: int | None = None,
-                trained: Collection[str] = ()) -> list[Block]:
-    """The blocks of a model: first its inputs, then its nodes in the order of the model.
+def group_nodes(inputs: Mapping[str, Value], nodes: Sequence[ModuleNode], opened: Collection[Path] | None
+                ) -> list[Block]:
+    """Inputs, then runs of nodes of one module, so that no two blocks read each other.
 
     Parameters
     ----------
-    model : Model
-        The model.
-    weights : dict of str to Value
-        Its weights by name.
-    depth : int, optional
-        The levels of modules that blocks are told apart by; by default as many as a picture has room for.
-    trained : collection of str
-        The weights that are trained, by which equal blocks are told apart.
+    inputs : dict of str to Value
+        The inputs of the model.
+    nodes : sequence of ModuleNode
+        Its nodes, in their order.
+    opened : collection of tuple of str, optional
+        The modules, without the numbers of layers, whose own modules are told apart; without it each node is a block.
 
     Returns
     -------
     list of Block
     """
-    nodes = _order(model)
-    scopes = {node.name: read_scope(node) for node in model.proto.graph.node}
-    # A number belongs to the name before it: it tells the layers of a list apart.
-    paths = {id(n): tuple(re.split(r"\.(?!\d)", s)) if (s := scopes.get(n.name)) else () for n in nodes}
-    if depth is not None:
-        return _group(model, weights, nodes, paths, depth)
-    deepest = max(1, *map(len, paths.values())) if paths else 1
-    for level in range(deepest, 0, -1):
-        blocks = _group(model, weights, nodes, paths, level)
-        if len(blocks) - sum((r.copies - 1) * r.length for r in collapse(blocks, trained)) <= _ROOM:
-            break
+    if opened is None:
+        return _list_nodes(inputs, nodes)
+    weighty = {item.path[:i] for item in nodes if item.weights for i in range(len(item.path) + 1)}
+    blocks = [Block((n,)) for n in inputs]
+    places: dict[Value, int] = {v: i for i, v in enumerate(inputs.values())}
+    for item in nodes:
+        node, path = item.node, _cut(item.path, opened)
+        reads = [v for v in node.reads if v in places]
+        is_open = hide_numbers(path) in opened
+        follows = {places[v] for v in reads} == {len(blocks) - 1} and not _is_layer(node, item.weights)
+        if _has_shapes_alone(blocks[-1]):
+            blocks[-1].path = path  # This node may read them.
+        elif not blocks[-1].nodes or not _continues(node, path, blocks[-1], follows, is_open, path not in weighty):
+            blocks.append(Block(path))
+        block, number = blocks[-1], len(blocks) - 1
+        block.nodes.append(node)
+        block.weights |= item.weights
+        block.reads |= {places[v]: v for v in reads if places[v] != number and _is_shown(v)}
+        places |= dict.fromkeys(node.outputs, number)
+    return _join_masks(blocks)
+
+
+def _list_nodes(inputs: Mapping[str, Value], nodes: Sequence[ModuleNode]) -> list[Block]:
+    """A block for each node, which reads shapes and labels, too."""
+    places = {v: i for i, v in enumerate(inputs.values())}
+    places |= {v: len(inputs) + i for i, item in enumerate(nodes) for v in item.node.outputs}
+    return [*(Block((n,)) for n in inputs),
+            *(Block(item.path, [item.node], dict(item.weights), {places[v]: v for v in item.node.reads if v in places})
+              for item in nodes)]
+
+
+def _join_masks(blocks: Sequence[Block]) -> list[Block]:
+    """Blocks of which those that no real number leaves, such as masks, are parts of the ones before them."""
+    i, blocks = len(blocks) - 2, list(blocks)
+    while i > 0:
+        if blocks[i].nodes and not blocks[i].weights and not any(i in block.reads for block in blocks):
+            blocks[i] = replace(blocks[i], reads={})
+            blocks = _join(blocks, i - 1, blocks[i - 1].path) if blocks[i - 1].nodes else _join(
+                blocks, i, blocks[i + 1].path)
+        i -= 1
     return blocks
 
 
-def _order(model: Model) -> list[Node]:
-    """The nodes in the order of the model, in which the exporter has written module after module."""
-    nodes = topological(list(model.outputs.values()))
-    places = {id(v.node): i for i, v in reversed(list(enumerate(model.values.values())))}
-    for node in nodes:  # A node without a name in the model stands where its last input does.
-        if id(node) not in places:
-            places[id(node)] = max((places.get(id(v.node), -1) for v in node.reads), default=-1)
-    return sorted(nodes, key=lambda node: places[id(node)])
-
-
-def _find_weights(node: Node, places: Collection[Value], names: Mapping[Value, str]) -> dict[str, Value]:
-    """The weights that a node reads, as they are or transposed and the like, by name."""
-    reads = (v for r in node.reads if r not in places for v in walk_back([r], places.__contains__))
-    return {names[v]: v for v in reads if v in names}
+def _cut(path: Path, opened: Collection[Path]) -> Path:
+    """The outermost module around a node that is not opened, else its own."""
+    return next((path[:i] for i in range(len(path)) if hide_numbers(path[:i]) not in opened), path)
 
 
 def _has_shapes_alone(block: Block) -> bool:
@@ -139,51 +156,123 @@ def _has_shapes_alone(block: Block) -> bool:
     return bool(block.nodes) and not any(y.is_float for node in block.nodes for y in node.outputs)
 
 
-def _group(model: Model, weights: Mapping[str, Value], nodes: Sequence[Node], paths: Mapping[int, tuple[str, ...]],
-           depth: int) -> list[Block]:
-    """The blocks of a number of levels. Each is a run of nodes, so that no two blocks read each other."""
-    blocks = [Block((n,)) for n in model.inputs]
-    places: dict[Value, int] = {v: i for i, v in enumerate(model.inputs.values())}
-    names = {v: n for n, v in weights.items()}
-    outer = {()} | {path[:i] for path in paths.values() for i in range(len(path[:depth]))}
-    for node in nodes:
-        reads = [v for v in node.reads if v.node is not None or v in places]
-        sources = {places[v] for v in reads if v in places}
-        if not sources:
-            continue  # It depends on no input: a weight that is transposed, or a constant.
-        path = paths[id(node)][:depth]
-        own = _find_weights(node, places, names)
-        if _has_shapes_alone(blocks[-1]):
-            blocks[-1].path = path  # This node may read them.
-        elif not blocks[-1].nodes or not _continues(node, path, own, blocks[-1], sources == {len(blocks) - 1}, outer):
-            blocks.append(Block(path))
-        block, number = blocks[-1], len(blocks) - 1
-        block.nodes.append(node)
-        block.weights |= own
-        block.reads |= {places[v]: v for v in reads if v in places and places[v] != number and _is_shown(v)}
-        places |= dict.fromkeys(node.outputs, number)
-    return blocks
-
-
 def _is_shown(v: Value) -> bool:
     """Whether an input of a block from another is drawn: inputs and real numbers, but no shapes that are computed."""
     return v.node is None or v.is_float
 
 
-def _continues(node: Node, path: tuple[str, ...], weights: Mapping[str, Value], last: Block, reads_last: bool,
-               outer: Collection[tuple[str, ...]]) -> bool:
-    """Whether a node belongs to the last block."""
-    if path == last.path and path not in outer:
+def _continues(node: Node, path: Path, last: Block, follows: bool, is_open: bool, is_activation: bool) -> bool:
+    """Whether a node belongs to the last block, which alone it follows if it begins no layer."""
+    if path == last.path and not is_open:
         return True
     if not any(y.is_float for y in node.outputs):
-        return path in outer  # Shapes, and labels.
-    starts = node.op_type in PRODUCTS or any(sum(n != 1 for n in v.shape or ()) > 1 for v in weights.values())
-    if not reads_last or starts:
-        return False
+        return is_open  # Shapes, and labels.
     # An activation belongs to the layer before it, be it a module beside it or a function; a sum of two branches does
     # not.
-    is_beside = not weights and len(node.reads) == 1 and len(path) > 0 and path[:-1] == last.path[:-1]
-    return is_beside or (path in outer and path in (last.path, last.path[:-1]))
+    is_beside = is_activation and len(path) > 0 and path[:-1] == last.path[:-1]
+    return follows and (is_beside or (is_open and path in (last.path, last.path[:-1])))
+
+
+def _is_layer(node: Node, weights: Mapping[str, Value]) -> bool:
+    """Whether a node begins a layer: a product, or one that reads a matrix."""
+    return node.op_type in PRODUCTS or any(map(_is_matrix, weights.values()))
+
+
+def fit_blocks(group: Callable[[Collection[Path]], Sequence[Block]], nodes: Sequence[ModuleNode],
+               fits: Callable[[Sequence[Block], bool], bool]) -> list[Block]:
+    """The blocks that tell most and have room: the largest modules are opened first.
+
+    Parameters
+    ----------
+    group : callable
+        The blocks of opened modules, as of `group_nodes`.
+    nodes : sequence of ModuleNode
+        The nodes of the model.
+    fits : callable
+        Whether there is room for blocks, and for those of opened modules.
+
+    Returns
+    -------
+    list of Block
+    """
+    sizes: Counter[Path] = Counter()
+    for item in nodes:
+        for i in range(len(item.path)):
+            sizes[hide_numbers(item.path[:i])] += 1 + sum(_size(v) for v in item.weights.values())
+    opened: set[Path] = {()}
+    waiting = set(sizes) - opened
+    while inner := [path for path in waiting if path[:-1] in opened]:
+        largest = max(inner, key=lambda path: (sizes[path], path))
+        waiting.remove(largest)
+        if fits(_simplify(group(opened | {largest})), True):
+            opened.add(largest)
+    if fits(plain := list(group(opened)), len(opened) > 1):
+        return plain
+    blocks = _simplify(group(opened))
+    while not fits(blocks, False) and (shorter := _join_smallest(blocks)) is not None:
+        blocks = shorter
+    return blocks
+
+
+def _size(weight: Value) -> int:
+    return weight.array.size if weight.array is not None else 0
+
+
+def _simplify(blocks: Sequence[Block]) -> list[Block]:
+    """Blocks without those that say little: sums and masks of two branches, and normalizations beside a product."""
+    i, blocks = 0, list(blocks)
+    while i + 1 < len(blocks):
+        first, second = blocks[i], blocks[i + 1]
+        if not first.nodes:
+            i += 1
+        elif (path := _choose_path(first, second, i, blocks)) is not None:
+            blocks, i = _join(blocks, i, path), max(i - 1, 0)
+        else:
+            i += 1
+    return blocks
+
+
+def _choose_path(first: Block, second: Block, i: int, blocks: Sequence[Block]) -> Path | None:
+    """The module of two neighbors as one; None where they are better told apart."""
+    is_new = bool(second.reads.keys() - first.reads.keys() - {i})  # a branch that would be hidden
+    outer = first.path[:-1]
+    is_in_list = hide_numbers(first.path[-1:]) != first.path[-1:]  # one of a list, whose last would differ
+    if not is_new and (first.path == second.path or (not second.weights and second.path[: len(outer)] == outer
+                                                     and not (is_in_list and len(second.path) <= len(outer)))):
+        return first.path
+    if [block for block in blocks if i in block.reads] != [second] or second.path[:-1] not in (outer, first.path):
+        return None
+    if second.reads.keys() == {i} and not _has_layer(second):
+        return first.path if first.weights else second.path  # A convolution, or a sum, and its normalization.
+    return None if _has_layer(first) else second.path
+
+
+def _has_layer(block: Block) -> bool:
+    return any(node.op_type in PRODUCTS for node in block.nodes) or any(map(_is_matrix, block.weights.values()))
+
+
+def _is_matrix(weight: Value) -> bool:
+    return sum(n != 1 for n in weight.shape or ()) > 1
+
+
+def _join_smallest(blocks: Sequence[Block]) -> list[Block] | None:
+    """Blocks of which two neighbors with the fewest nodes are one; None where there are no two."""
+    pairs = [i for i in range(len(blocks) - 1) if blocks[i].nodes]
+    if not pairs:
+        return None
+    i = min(pairs, key=lambda i: len(blocks[i].nodes) + len(blocks[i + 1].nodes))
+    return _join(blocks, i, shared_module([blocks[i].path, blocks[i + 1].path]))
+
+
+def _join(blocks: Sequence[Block], i: int, path: Path) -> list[Block]:
+    """Blocks of which one and the next are one."""
+    def renumber(reads: Mapping[int, Value]) -> dict[int, Value]:
+        return {j - (j > i): v for j, v in reads.items()}
+
+    first, second = blocks[i], blocks[i + 1]
+    reads = first.reads | {j: v for j, v in second.reads.items() if j != i}
+    joined = Block(path, first.nodes + second.nodes, first.weights | second.weights, reads)
+    return [*blocks[:i], joined, *(replace(block, reads=renumber(block.reads)) for block in blocks[i + 2 :])]
 
 
 def collapse(blocks: Sequence[Block], trained: Collection[str]) -> list[Repeat]:
@@ -224,7 +313,3 @@ def _find_repeats(forms: Sequence[int], i: int) -> Iterator[Repeat]:
             copies += 1
         if copies > 1:
             yield Repeat(i, length, copies)
-
-
-def _hide_numbers(path: Sequence[str]) -> str:
-    return re.sub(r"\d+", "#", ".".join(path))

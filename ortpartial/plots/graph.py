@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["plot_graph"]
 
 #: Width of a box, and its height for one line of text and for each further one, in inches.
-_WIDTH, _LINE, _FURTHER = 2.7, 0.3, 0.165
+_WIDTH, _LINE, _FURTHER = 2.7, 0.28, 0.16
 
-#: The space of the brackets of an engine, and of one of them.
-_BRACKETS, _BRACKET = 1.9, 0.25
+#: The space of the brackets of an engine, and of one of them; of the label of a frame; of title and margins.
+_BRACKETS, _BRACKET, _LABEL, _MARGINS = 1.9, 0.25, 0.24, 0.7
+
+#: The room of a picture without `depth`: its height and width in inches, the width up to which modules are opened, and
+#: the boxes that are seen at a glance.
+_HEIGHT, _WIDEST, _OPENED, _BOXES = 10.0, 12.5, 7.5, 18
 
 #: Fill, edge and dashes of a box: blue and gray, solid and dashed, so that they differ for everybody.
 _STYLES = {
@@ -31,24 +35,27 @@ _STYLES = {
     "frozen": ("#e9e9e9", "#777777", "--"),
     "plain": ("#ffffff", "#aaaaaa", "-"),
     "training": ("#fdf0d5", "#b7791f", "-"),
+    "adapter": ("#d3ecd5", "#2e7d32", "-"),
 }
 
 
 @checked
-def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
-    r"""Draw a model as blocks: the modules of its nodes, their trained weights, and the graphs of the engine.
+def plot_graph(source: object, *, depth: int | str | None = None, ax: Axes | None = None) -> Axes:
+    r"""Draw a model as blocks: its modules, the trained weights of each, and the graphs of the engine.
 
-    Modules are as the exporter has recorded them; without them a block begins at every product. Equal blocks in a
-    row, such as the layers of an encoder, are drawn once. For an optimizer, loss, gradient and update follow, with the
-    names of the graphs that compute each, as `save_onnx_graph` writes them. In a notebook the picture is shown as SVG.
+    Modules are as the exporter has recorded them, or as in the names of weights; without them a block begins at every
+    product. Equal blocks in a row, such as the layers of an encoder, are drawn once. An adapter stands in the block of
+    the module that it was added to. For an optimizer, loss, gradient and update follow, with the names of the graphs
+    that compute each, as `save_onnx_graph` writes them. In a notebook the picture is shown as SVG.
 
     Parameters
     ----------
     source : object
-        An optimizer or an estimator; or a `Model`, a ModelProto, bytes or a path, of which the weights that are trained
-        by default count as trained.
-    depth : int, optional
-        Levels of modules to tell apart; by default as many as give about 16 blocks.
+        An optimizer, an estimator, an `nn.Module` that is compiled, an `OnnxLayer`; or a `Model`, a ModelProto, bytes
+        or a path, of which the weights that are trained by default count as trained, or its adapter if it has one.
+    depth : int or "nodes", optional
+        Levels of modules to tell apart, or every node; by default as much as a page has room for, of 1,200 pixels with
+        `save_figure`.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure, of a size that follows from the blocks.
 
@@ -59,7 +66,9 @@ def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = No
     Raises
     ------
     ModelError
-        The model cannot be loaded.
+        The model cannot be loaded, or the module is not compiled.
+    SettingError
+        `depth` or `ax` is something else.
     RuntimeMissingError
         matplotlib is not installed.
 
@@ -68,16 +77,17 @@ def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = No
     >>> from ortpartial.graph import build, constant, op, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
     >>> [text.get_text() for text in plot_graph(build([x], {"y": op.Tanh(x @ w)})).texts if text.get_text()]
-    ['x', 'float32[Nx3]', 'MatMul · Tanh', 'w\ntrained: 3', 'y', 'float32[Nx1]']
+    ['x', 'float32   batch × 3', 'MatMul · Tanh', 'w\ntrained: 3', 'y', 'float32   batch × 1']
     """
     import_pyplot()
     from .svg_axes import SvgAxes
 
-    picture, is_new = compose(source, depth), ax is None
-    layout = lay_out([_measure(box) for box in picture.boxes], list(picture.edges))
-    left, right = layout.left - 0.3, layout.right + (_BRACKETS if picture.runs else 0.3)
+    picture, is_new = compose(source, depth, _fits), ax is None
+    layout = _lay_out(picture)
+    left = layout.left - 0.3
+    right = max(layout.right + (_BRACKETS if picture.runs else 0.3), left + 0.09 * len(picture.title))
     caption = wrap(picture.caption, int(13 * (right - left)))
-    bottom = layout.bottom + 0.2 + 0.17 * len(caption)
+    bottom = layout.bottom + 0.15 + 0.17 * len(caption)
     with drawing(ax, (right - left, bottom + 0.5), axes_class=SvgAxes) as ax:
         ax.set(xlim=(left, right), ylim=(bottom, -0.15), aspect="equal")
         ax.set_axis_off()
@@ -89,11 +99,25 @@ def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = No
         for box, center in zip(picture.boxes, layout.centers, strict=True):
             _draw_box(ax, box, center)
         _draw_brackets(ax, picture, layout)
-        ax.text(left + 0.1, layout.bottom + 0.2, "\n".join(map(printable, caption)), va="top", fontsize=8, color="0.35",
-                parse_math=False)
+        ax.text(left + 0.1, layout.bottom + 0.15, "\n".join(map(printable, caption)), va="top", fontsize=8,
+                color="0.35", parse_math=False)
     if not is_new:
         _scale_texts(ax, (right - left, bottom + 0.15))
     return ax
+
+
+def _lay_out(picture: Picture) -> Layout:
+    return lay_out([_measure(box) for box in picture.boxes], list(picture.edges),
+                   {boxes[0]: _LABEL for boxes, _ in picture.frames})
+
+
+def _fits(picture: Picture, is_opened: bool) -> bool:
+    """Whether a picture fits a page, and is seen at a glance; one of opened modules is narrow."""
+    if len(picture.boxes) > _BOXES:
+        return False
+    layout = _lay_out(picture)
+    height = layout.bottom + _MARGINS + 0.17 * (len(picture.caption) // 40 + 1)
+    return layout.right - layout.left <= (_OPENED if is_opened else _WIDEST) and height <= _HEIGHT
 
 
 def _scale_texts(ax: Axes, size: Point) -> None:
@@ -106,11 +130,11 @@ def _scale_texts(ax: Axes, size: Point) -> None:
 
 
 def _measure(box: Box) -> Point:
-    return _WIDTH, _LINE + _FURTHER * len(box.lines)
+    return _WIDTH, _LINE + _FURTHER * (len(box.lines) + (1.4 if box.adapter else 0))
 
 
 def _draw_box(ax: Axes, box: Box, center: Point) -> None:
-    """A rectangle, the title and the lines."""
+    """A rectangle, the title, the lines, and within it a rectangle of the adapter."""
     (width, height), (x, y) = _measure(box), center
     _draw_rectangle(ax, (x - width / 2, y - height / 2), (width, height), *_STYLES[box.style])
     top = y - height / 2 + _LINE / 2
@@ -118,6 +142,12 @@ def _draw_box(ax: Axes, box: Box, center: Point) -> None:
             parse_math=False)
     ax.text(x, top + _LINE / 2 - 0.04, "\n".join(map(printable, box.lines)), ha="center", va="top", fontsize=8,
             linespacing=1.25, color="0.25", zorder=4, parse_math=False)
+    if box.adapter:
+        bottom = y + height / 2 - 0.5 * _FURTHER
+        _draw_rectangle(ax, (x - width / 4, bottom - 0.85 * _FURTHER), (width / 2, 1.1 * _FURTHER),
+                        *_STYLES["adapter"], zorder=4)
+        ax.text(x, bottom - 0.3 * _FURTHER, box.adapter, ha="center", va="center", fontsize=8, zorder=5,
+                parse_math=False)
 
 
 def _draw_rectangle(ax: Axes, corner: Point, size: Point, fill: str, edge: str, line: str, zorder: int = 3) -> None:
@@ -136,22 +166,25 @@ def _draw_edge(ax: Axes, corners: Sequence[Point], label: str) -> None:
                                  linewidth=0.9, shrinkA=0, shrinkB=0, zorder=2, joinstyle="round"))
     if len(corners) == 2:
         (x, y0), (_, y1) = corners
-        ax.text(x + 0.07, (y0 + y1) / 2, label, va="center", fontsize=7, color="0.35", zorder=4, parse_math=False,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5} if label else None)
+        ax.text(x + 0.07, y0 + min(0.17, (y1 - y0) / 2), label, va="center", fontsize=7, color="0.35", zorder=4,
+                parse_math=False, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5} if label else None)
 
 
-def _draw_frame(ax: Axes, picture: Picture, layout: Layout, boxes: Sequence[int], label: str) -> None:
-    """A dashed frame around boxes and the connections between them, with a label in its upper corner."""
+def _draw_frame(ax: Axes, picture: Picture, layout: Layout, boxes: Sequence[int], label: tuple[str, str]
+                ) -> None:
+    """A dashed frame around boxes and the connections between them, with its labels on both sides of an arrow."""
     inner = set(boxes)
     corners = [point for (i, j), path in layout.paths.items() if i in inner and j in inner for point in path]
     for i in boxes:
         (x, y), (width, height) = layout.centers[i], _measure(picture.boxes[i])
         corners += [(x - width / 2, y - height / 2), (x + width / 2, y + height / 2)]
     (left, right), (top, bottom) = ((min(c), max(c)) for c in zip(*corners, strict=True))
-    corner, size = (left - 0.12, top - 0.29), (right - left + 0.22, bottom - top + 0.38)
+    corner, size = (left - 0.12, top - 0.26), (right - left + 0.22, bottom - top + 0.35)
     _draw_rectangle(ax, corner, size, "#fafafa", "#999999", ":", zorder=1)
-    ax.text(corner[0] + 0.08, corner[1] + 0.14, printable(label), va="center", fontsize=7.5, fontweight="bold",
-            color="0.3", parse_math=False)
+    for x, text in zip((corner[0] + 0.08, layout.centers[boxes[0]][0] + 0.08), label, strict=True):
+        if text:
+            ax.text(x, corner[1] + 0.13, printable(text), va="center", fontsize=8, fontweight="bold", color="0.3",
+                    parse_math=False)
 
 
 def _draw_brackets(ax: Axes, picture: Picture, layout: Layout) -> None:

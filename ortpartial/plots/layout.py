@@ -11,10 +11,10 @@ __all__ = ["Layout", "Point", "lay_out"]
 Point = tuple[float, float]
 
 #: Space between two boxes side by side, between two layers, and between two lanes, in inches.
-_ASIDE, _BELOW, _LANE = 0.35, 0.46, 0.16
+_ASIDE, _BELOW, _LANE = 0.35, 0.34, 0.16
 
 #: How far from a box a connection turns to its lane.
-_TURN = 0.13
+_TURN = 0.1
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Layout:
     bottom: float
 
 
-def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]], above: Mapping[int, float] | None = None
+            ) -> Layout:
     """Place boxes and the connections between them.
 
     Parameters
@@ -50,6 +51,8 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
         Width and height of every box.
     edges : sequence of tuple of int
         Source and target of every connection; a target comes after its sources.
+    above : dict of int to float, optional
+        More space above some boxes.
 
     Returns
     -------
@@ -68,6 +71,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     y = 0.0
     for layer in sorted(rows):
         row = sorted(rows[layer], key=lambda j: _mean([centers[i][0] for i, k in edges if k == j and i in centers]))
+        y += max((above or {}).get(i, 0.0) for i in row)
         height = max(sizes[i][1] for i in row)
         x = -(sum(sizes[i][0] for i in row) + _ASIDE * (len(row) - 1)) / 2
         for i in row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ortpartial.arguments import checked
 from ortpartial.exceptions import DataError
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_learning_rate_finder"]
 
+#: How many losses on each side count in a mean.
+_HALF = 4
+
 
 @checked
 def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
-    """Draw the losses of steps whose learning rate grows, and the rate that is suggested.
+    """Draw the losses of steps whose learning rate grows, until they diverge, and the rate that is suggested.
 
     Parameters
     ----------
@@ -58,21 +62,38 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     rates, losses = np.asarray(result.rates, float), np.asarray(result.losses, float)
     if not (is_finite := np.isfinite(losses)).any():
         raise DataError("No step has a finite loss; begin with a lower learning rate.")
-    raw = np.asarray(getattr(result, "raw_losses", np.full(losses.shape, np.nan)), float)[is_finite]
+    raw = np.asarray(getattr(result, "raw_losses", losses), float)[is_finite]
     rates, losses = rates[is_finite], losses[is_finite]
+    has_batches = bool(np.isfinite(raw).all()) and hasattr(result, "raw_losses")
+    curve = _average(raw) if has_batches else losses
+    end, (low, high) = _find_end(curve)
     with drawing(ax) as ax:
-        if np.isfinite(raw).any():
-            ax.plot(rates, raw, color="0.8", linewidth=1, label="of each batch")
-        ax.plot(rates, losses, label="smoothed" if np.isfinite(raw).any() else "")
-        ax.set(title="Learning rate finder", xlabel="learning rate", ylabel="loss", xscale="log")
-        low, start = losses.min(), losses[0]
-        # Losses that diverge would flatten all the others.
-        top = start + 0.5 * (start - low or abs(start) or 1.0)
-        if losses.max() > top:
-            ax.set_ylim(low - 0.1 * (top - low), top)
+        if has_batches:
+            ax.plot(rates, raw, color="0.8", linewidth=1, label="of a batch")
+        ax.plot(rates, curve, label="mean of neighbors" if has_batches else "")
+        ax.set(title="Learning rate finder", xlabel="learning rate", ylabel="loss", xscale="log",
+               xlim=(rates[0], rates[end]), ylim=(low, high))
         if result.suggestion is not None:
             ax.axvline(result.suggestion, color="black", linestyle="--", linewidth=1.2,
                        label=f"suggestion: {result.suggestion:.3g}")
         if ax.get_legend_handles_labels()[0]:
-            ax.legend()
+            # The losses fall to the right.
+            ax.legend(loc="lower left", frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
     return ax
+
+
+def _average(losses: np.ndarray) -> np.ndarray:
+    """The mean of the losses around each, without outliers; a mean of the losses before would fall too late."""
+    padded = np.pad(losses, _HALF + 2, mode="edge")
+    medians = np.median(sliding_window_view(padded, 2 * _HALF + 1), axis=1)
+    return sliding_window_view(medians, 5).mean(axis=1)
+
+
+def _find_end(curve: np.ndarray) -> tuple[int, tuple[float, float]]:
+    """The step at which losses have diverged, else the last, and the limits that show the losses before it."""
+    bottom = int(curve.argmin())
+    low, level = float(curve[bottom]), float(curve[: bottom + 1].max())
+    reach = level - low or abs(level) or 1.0
+    high = level + 0.4 * reach
+    beyond = np.flatnonzero(curve[bottom:] > high)
+    return bottom + int(beyond[0]) if beyond.size else len(curve) - 1, (low - 0.15 * reach, high)

@@ -19,6 +19,27 @@ PUBLIC = ("", ".nn", ".artifacts", ".torch", ".testing", ".plots", ".exceptions"
 OPTIONAL = {"OnnxClassifier", "OnnxRegressor", "OnnxLayer"}  # Imported on first use, so not in __all__.
 
 
+def read_pictures(text):
+    """By picture of a page, in either form, its alternative text."""
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text)
+    for path, options in re.findall(r"^`{3,}\{(?:image|figure)\} (\S+)\n(.*?)^`{3,}$", text, re.MULTILINE | re.DOTALL):
+        alt = re.search(r"^:alt: (.*)$", options, re.MULTILINE)
+        pictures.append((alt[1] if alt else "", path))
+    return {path: alt for alt, path in pictures}
+
+
+def test_pictures_have_alternative_texts():
+    """They say what a picture shows, in more than two words, and each file is there."""
+    count = 0
+    for page in [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("examples/**/README.md")]:
+        for path, alt in read_pictures(page.read_text(encoding="utf-8")).items():
+            assert len(alt.split()) > 2, f"{page.relative_to(ROOT)}: {path}"
+            assert path.startswith("http") or (page.parent / path).exists(), f"{page.relative_to(ROOT)}: {path}"
+            count += 1
+    assert count >= 20
+    assert read_pictures("![](a.png)\n```{image} b.png\n:width: 9\n```\n") == {"a.png": "", "b.png": ""}
+
+
 def test_commands_of_pages():
     """Lines of a shell that call the program name commands and options that it has."""
     parse, count = _parser().parse_args, 0

@@ -37,7 +37,15 @@ QUESTIONS = {
     "plot the losses": "how_to/see_training", "TensorBoard": "how_to/see_training",
     "NoGradientError": "how_to/missing_gradient", "Dropout in training mode": "how_to/train_mode",
     "gradient of the inputs": "how_to/input_gradients", "weights back into torch": "how_to/weights_back",
-    "sequences of different lengths": "how_to/lengths",
+    "sequences of different lengths": "how_to/lengths", "confusion matrix": "how_to/metrics",
+    "custom metric": "how_to/metrics", "F1 score": "how_to/metrics", "accuracy on validation data": "how_to/metrics",
+    "plot the graph of a model": "how_to/see_training",
+    "find a learning rate": "how_to/learning_rate", "progress bar": "how_to/see_training",
+    "class weights": "how_to/sample_weight", "my own training loop": "how_to/custom_steps",
+    "model computes its loss": "how_to/loss_in_model", "install": "installation", "speed": "explanations/speed",
+    "which engine": "explanations/engines", "scikit-learn pipeline": "how_to/scikit_learn",
+    "onnxcustom": "migration/onnxcustom", "ORTModule": "migration/ortmodule",
+    "security of files from strangers": "security",
 }
 STOP = frozenset({"a", "as", "from", "in", "into", "is", "of", "on", "or", "the", "which", "with", "are", "out"})
 #: What a word counts in a title, a heading and the text.

@@ -3,13 +3,16 @@
 from models import mlp
 
 from ortpartial import build, constant, load, op, variable
-from ortpartial.plots.blocks import Repeat, collapse, find_blocks
+from ortpartial.plots.blocks import Repeat, collapse, group_nodes
+from ortpartial.plots.modules import hide_numbers, list_nodes
 
 
 def blocks_of(model):
     model = load(model)
     weights = {n: v for n, v in model.initializers.items() if v.is_float}
-    return find_blocks(model, weights)
+    nodes = list_nodes(model, weights)
+    opened = {hide_numbers(n.path[:i]) for n in nodes for i in range(len(n.path) + 1)}
+    return group_nodes(model.inputs, nodes, opened)
 
 
 def test_no_block_reads_a_later_one():

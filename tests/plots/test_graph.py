@@ -9,7 +9,16 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from models import mlp, net, two_in_two_out
 from onnx import ModelProto
 
-from ortpartial import ElasticLearningPenalty, OrtGradientForwardBackwardOptimizer, build, constant, load, op, variable
+from ortpartial import (
+    ElasticLearningPenalty,
+    OrtGradientForwardBackwardOptimizer,
+    add_lora,
+    build,
+    constant,
+    load,
+    op,
+    variable,
+)
 from ortpartial.exceptions import ModelError
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.execution.step_engine import StepEngine
@@ -35,14 +44,14 @@ def test_model():
     """Layers with their weights, which are trained by default."""
     ax = plot_graph(mlp())
     assert titles(ax) == ["x", "MatMul · Add · Tanh", "MatMul · Add", "y"]
-    assert {"W1, b1", "trained: 40", "W2, b2", "trained: 9", "float32[Nx4]", "N×8"} <= set(texts(ax))
+    assert {"W1, b1", "trained: 40", "W2, b2", "trained: 9", "float32   batch × 4", "batch × 8"} <= set(texts(ax))
     assert len(arrows(ax)) == 3
-    assert ax.get_title(loc="left") == "trained: 49 of 49 numbers"
+    assert ax.get_title(loc="left") == "49 of 49 parameters trained"
 
 
 def test_trained_and_frozen():
     ax = plot_graph(OrtGradientForwardBackwardOptimizer(mlp(), ["b2"], learning_rate="Adam"))
-    assert {"frozen: 40", "partly: 1 of 9", "by 1 weight, 1 numbers", "LearningRateAdam", "states: m, v",
+    assert {"frozen: 40", "partly trained: 1 of 9", "by 1 weight, 1 parameters", "LearningRateAdam, states: m, v",
             "SquareLearningLoss"} <= set(texts(ax))
     assert len({patch.get_facecolor() for patch in ax.patches if isinstance(patch, FancyBboxPatch)}) == 4
 
@@ -72,24 +81,38 @@ def test_graphs_of_engines(kind):
     assert [part for _, parts in engine.runs for part in parts] == ["model", "loss", "gradient", "update"]
 
 
-def test_encoder():
-    """The two layers are one frame, around modules in the order in which they run; sums of two branches stand alone."""
-    model = next(part for part in exported("bert", False) if isinstance(part, ModelProto))
+def height(ax):
+    """Of the file, in pixels, as `save_figure` writes it."""
+    return 120 * ax.figure.get_figheight()
+
+
+@pytest.mark.parametrize(("name", "dynamo"), [
+    ("bert", False), *(pytest.param(name, True, marks=pytest.mark.slow) for name in (
+        "bert", "llama", "gpt2", "t5 encoder", "vit", "resnet", "distilbert"))])
+def test_exports_fit_a_page(name, dynamo):
+    """Modules stand in the order in which they run, repeated layers once; an adapter makes no more of them."""
+    model = next(part for part in exported(name, dynamo, sizes=("N",)) if isinstance(part, ModelProto))
     ax = plot_graph(model)
-    (frame,) = [title for title in titles(ax) if title.startswith("×")]
-    assert frame == "× 2   layer.0 … 1"
-    modules = [title for title in titles(ax) if "layer.0" in title and title != frame]
-    assert [title.partition("layer.0.")[2] for title in modules][:3] == ["attention.self", "attention.output",
-                                                                         "intermediate.dense"]
-    assert not any("layer.1" in title for title in titles(ax))
-    assert len(titles(ax)) <= 18
-    assert titles(plot_graph(model, depth=2)) == ["x", "net.embeddings", "net.encoder", "y"]
+    assert height(ax) <= 1200
+    assert not any("?" in text for text in texts(ax))
+    if name == "bert":
+        module, frame, *modules = titles(ax)
+        assert (module, frame) == ("encoder.layer.0 … 1", "× 2")
+        parts = [title for title in modules if title.startswith(("attention", "intermediate", "output"))]
+        assert [part.partition(".")[0] for part in parts] == sorted(part.partition(".")[0] for part in parts)
+        assert not any("layer.1" in title for title in titles(ax))
+        assert titles(plot_graph(model, depth=2)) == ["x", "net.embeddings", "net.encoder", "y"]
+    targets = "*convolution" if name == "resnet" else "linear"
+    adapted = plot_graph(add_lora(model, targets, rank=2, random_state=0))
+    assert height(adapted) <= 1200
+    assert any(text.startswith("adapter: ") for text in texts(adapted))
+    assert len(titles(adapted)) <= len(titles(ax)) + 1
 
 
 def test_settings_of_the_update():
     optimizer = OrtGradientForwardBackwardOptimizer(mlp(), freeze="W1", gradient_clipping=1.0, accumulate=4,
                                                     averaging="ema")
-    assert {"partly: 8 of 40", "every 4 batches", "GradientClipping", "ExponentialAverage"} <= set(
+    assert {"partly trained: 8 of 40", "every 4 batches", "GradientClipping", "ExponentialAverage"} <= set(
         texts(plot_graph(optimizer)))
 
 
@@ -125,7 +148,7 @@ def test_notebook():
 
 def test_strings():
     x = variable("x", object, ["N", 3])
-    assert "string[Nx3]" in texts(plot_graph(build([x], {"y": op.Identity(x)})))
+    assert "string   batch × 3" in texts(plot_graph(build([x], {"y": op.Identity(x)})))
 
 
 def test_small_axes():
