@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from forgeries import forge_header, forge_json
 from kits import (
     PAIRS,
     assert_predicts_as_in_python,
@@ -21,7 +22,6 @@ from kits import (
     write_kit_and_data,
     write_kit_of_two_inputs,
 )
-from forgeries import forge_header, forge_json
 from models import mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingKit, build, op, variable, write_kit
