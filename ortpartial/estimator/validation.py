@@ -14,7 +14,7 @@ import numpy as np
 from ortpartial.annotations import Data, Entries
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.execution import Batch, SparseRows, wrap_sparse
-from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
+from ortpartial.graph import Value, describe_misfit, find_inputs, read_array, to_dtype
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
@@ -241,7 +241,7 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
     elif table := list_columns(data):
         return _stack_columns(table, dtype, what, counts, nullable)
     else:
-        array = _read_array(data, what)
+        array = read_array(data, what)
     if dtype.kind == "O" and array.dtype.kind in "OU":
         return _check_text(array, what)
     if array.dtype == object:
@@ -261,20 +261,6 @@ def _check_sparse(data: SparseRows, dtype: np.dtype, what: str, counts: bool, nu
     if counts or not what.startswith("Input"):
         raise DataError(f"{what} is a sparse matrix, where an array was expected; give its toarray().")
     return data.convert(lambda numbers: _to_array(numbers, dtype, what, False, nullable))  # type: ignore[return-value]
-
-
-def _read_array(data: Data, what: str) -> np.ndarray:
-    """Data as numpy reads them: also a tensor of torch, which may have a gradient or a device."""
-    if hasattr(data, "detach") and hasattr(data, "cpu"):
-        data = data.detach().cpu()
-    try:
-        return np.asarray(data)
-    except (TypeError, ValueError) as e:
-        lengths = {len(row) for row in data if hasattr(row, "__len__")}
-        if len(lengths) > 1:
-            raise DataError(f"{what} has rows of {min(lengths)} to {max(lengths)} elements, where all were expected to "
-                            f"have as many; pad them, as pad_rows does with tokens.") from None
-        raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
 
 
 def _convert_objects(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:

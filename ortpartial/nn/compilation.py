@@ -405,6 +405,10 @@ class Program(HeldState):
         assert self._step is not None
         return convert(arrays, self._step.inputs, self._ranges)
 
+    def check(self, batch: Sequence[Data]) -> None:
+        """Refuse arrays that no step reads."""
+        self.prepare(self.signature.split_batch(batch))
+
     def is_changed(self) -> bool:
         """Whether the step has to be written anew, as the module has changed."""
         self.follow()

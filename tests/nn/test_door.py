@@ -1,5 +1,7 @@
 """The door of a module: what `fit` has in common with an optimizer's, whatever engine takes the steps."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -253,4 +255,4 @@ def test_one_hot_rows_are_told_of_once(call, use_graph):
 
 def test_a_batch_without_arrays():
     with pytest.raises(DataError, match=r"^A batch is \(\), where the arrays of a step were expected, as in"):
-        make().fit(X, Y, epochs=1, X_val={()})
+        make().fit(X, Y, epochs=1, X_val=deque([()]))
