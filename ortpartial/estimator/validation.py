@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Data, Entries
-from ortpartial.exceptions import DataError, ModelError
+from ortpartial.exceptions import DataError, ModelError, ModelWarning
 from ortpartial.execution import Batch, SparseRows, wrap_sparse
 from ortpartial.graph import Value, describe_misfit, find_inputs, read_array, to_dtype
+from ortpartial.learning import BaseLearningLoss, SquareLearningLoss, explain_classes
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
@@ -56,6 +58,7 @@ class DataAdapter:
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
+        self.is_told = True  # whether targets that look like classes have been looked for
         outputs = list(spec.outputs.values())
         self.inputs = find_inputs(outputs, spec.model.inputs)
         self._computed = spec.computed
@@ -114,11 +117,21 @@ class DataAdapter:
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
             what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
             loss.check_output(shape)
+            if not self.is_told:
+                self._tell_of_classes(by_output[output], loss, what)
             t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what, loss.count_classes(shape),
                              loss.ignore_index, partial(loss.explain_shape, output_shape=shape))
             loss.check_target(t, what)
             targets[self.spec.names.target(output)] = t
         return targets
+
+    def _tell_of_classes(self, y: Data, loss: BaseLearningLoss, what: str) -> None:
+        """Warn, once, where the square loss of labels is taken by default."""
+        self.is_told = True
+        if type(loss) is SquareLearningLoss and not isinstance(rows := wrap_sparse(y), SparseRows) and (
+                text := explain_classes(read_array(rows, what), what, "learning_loss='square_error'",
+                                        "learning_loss=SquareLearningLoss()")):
+            warnings.warn(text, ModelWarning, stacklevel=2)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int, forward: Forward
                   ) -> tuple[dict[str, np.ndarray], int]:
