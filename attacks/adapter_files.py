@@ -1,4 +1,4 @@
-"""Adapters that lie about their shapes, and records in a model's metadata that name what is not there.
+"""Adapters that lie about their shapes, and records in a model's metadata that name missing tensors.
 
 An attacker hopes that a matrix is read beyond its end, and that nodes in a circle are followed for ever.
 """

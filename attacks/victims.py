@@ -1,4 +1,4 @@
-"""What is attacked: small models, and the files that a training writes."""
+"""Victims of the attacks: small models, and the files that a training writes."""
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper

@@ -64,7 +64,8 @@ class Bench:
         if name not in self.exported:
             subprocess.run([sys.executable, str(HERE / "nets.py"), self.folder, name], check=True)
             self.exported.add(name)
-        return Task(name, rate, batch, steps or model(name).steps_at(batch), self.folder, device=self.args.device)
+        steps = steps or self.args.steps or model(name).steps_at(batch)
+        return Task(name, rate, batch, steps, self.folder, device=self.args.device)
 
     def leave_out(self, where: str, who: dict[str, str]) -> None:
         for peer, why in who.items():
@@ -222,6 +223,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--cores", nargs="+", type=int, default=[1, 2], help="two cores: the large models alone")
     add("--parts", nargs="+", default=["steps", "first", "growth"], choices=["steps", "first", "growth"])
     add("--rounds", type=int, default=5)
+    add("--steps", type=int, help="of an epoch; by default as many as are measured well")
     add("--profiles", type=int, default=8, help="of how many misses to show where the time goes")
     add("--cpu", action="store_true", help="compare the time of the processor, where others use it, too")
     add("--out", default=str(HERE / "results"))

@@ -1,4 +1,4 @@
-"""The networks in JAX, by the parameters of those in torch."""
+"""The networks in JAX, with the parameters of torch's."""
 
 from __future__ import annotations
 

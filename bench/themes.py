@@ -1,4 +1,4 @@
-"""Charts for light and dark pages: the style of the package, and what differs on a dark page."""
+"""Charts for light and dark pages: the style of the package, and its changes for a dark page."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ __all__ = ["Checkpoint", "DataParallel", "EarlyStopping", "GradientClipping", "L
            "variable", "vjp", "write_kit"]
 __all__ += ["OnnxClassifier", "OnnxRegressor"] * all(map(_find_spec, ("sklearn", "scipy")))
 
-#: All names by the rooms that they are in. Those that are not in `__all__`, such as losses, optimizers and schedules,
+#: All names by the rooms that they are in. Names that are not in `__all__`, such as losses, optimizers and schedules,
 #: are imported from here as well, and listed by their rooms.
 _ROOMS = {name: room for room, names in {
     ".adapters": "add_dora add_ia3 add_lora load_adapter merge save_adapter trainable_parameters",

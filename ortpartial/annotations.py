@@ -1,4 +1,4 @@
-"""Types of annotations: names for what may be given in several forms, and for what has no type of its own."""
+"""Types of annotations: names for arguments of several forms, and for objects without a type of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Data: TypeAlias = Any
 #: The attributes of a node by name: numbers, texts, tensors, lists of them, and bodies.
 Attributes: TypeAlias = Mapping[str, Any]
 
-#: The inputs of a node, as formulas read them: values, and None for optional ones that are left out.
+#: The inputs of a node, as formulas read them: values, and None for omitted optional inputs.
 Inputs: TypeAlias = Sequence[Any]
 
 #: A formula of any inputs and settings, such as the rule of an operator.
@@ -25,7 +25,7 @@ Formula: TypeAlias = Callable[..., Any]
 #: A function that a decorator returns as it is, or wrapped.
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Any type, of which a function returns what it takes.
+#: Any type, for functions that return their argument.
 Same = TypeVar("Same")
 
 #: Arguments by name.
@@ -34,7 +34,7 @@ Settings: TypeAlias = dict[str, Any]
 #: An object of JSON.
 Json: TypeAlias = dict[str, Any]
 
-#: What `__reduce__` returns, and what describes an object in a pickle or as a key.
+#: The result of `__reduce__`, and the description of an object in a pickle or as a key.
 Reduced: TypeAlias = tuple[Any, ...]
 
 #: Settings, parameters or states by name, to be read.

@@ -72,16 +72,16 @@ def _list_checks(call: Callable[..., object]) -> Mapping[str, tuple[Check, bool]
 
 def check_arguments(call: Callable[..., object], args: Sequence[object], settings: Mapping[str, object],
                     owner: str = "", kinds: Collection[Check] = ()) -> None:
-    """Check arguments by the annotations of a function or a constructor; those of other types are let through.
+    """Check arguments by the annotations of a function or a constructor; arguments without such types are let through.
 
     Parameters
     ----------
     call : callable
         The function.
     args, settings : sequence and mapping
-        Arguments without a name and with one; those that the function does not take are left to Python.
+        Arguments without a name and with one; unknown arguments are left to Python.
     owner : str
-        What stands before the name of an argument in a message.
+        The text before the name of an argument in a message.
     kinds : collection of callable, optional
         The checks that are made, by default all.
 

@@ -230,7 +230,7 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_choice(name: str, value: object, choices: Collection[Choice]) -> Choice:
-    """Check a setting that is one of some strings.
+    """Check a setting that is a string among some.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def check_names(name: str, value: object, error: type[Exception] = SettingError)
     value : object
         A string, or an iterable of them.
     error : type
-        What is raised.
+        The class of the error.
 
     Returns
     -------
@@ -374,7 +374,7 @@ def check_element_type(name: str, value: object) -> np.dtype:
     Raises
     ------
     SettingError
-        It is none, or not one of numbers.
+        It is no element type, or not numeric.
 
     Examples
     --------

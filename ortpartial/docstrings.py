@@ -10,7 +10,7 @@ from .annotations import Function, Same
 
 __all__ = ["GROUPS", "document", "forward_settings"]
 
-#: The settings of constructors by what they concern; `document` lists them where there are many.
+#: The settings of constructors by their subjects; `document` lists them where there are many.
 GROUPS: dict[str, tuple[str, ...]] = {
     "model": ("model", "hidden_layer_sizes", "activation", "dropout", "dtype"),
     "weights": ("weights_to_train", "freeze", "init"),
@@ -45,7 +45,7 @@ def document(*sources: object) -> Callable[[Same], Same]:
     Returns
     -------
     callable
-        The decorator, which returns what it is given.
+        The decorator, which returns its argument.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _join(names: Iterable[str], texts: Sequence[Mapping[str, str]]) -> str:
 
 
 def _list_groups(names: Collection[str]) -> str:
-    """The settings of a constructor by what they concern."""
+    """The settings of a constructor by their subjects."""
     groups = {title: [f"`{n}`" for n in members if n in names] for title, members in GROUPS.items()}
     lines = [f"- {title}: {', '.join(members)}" for title, members in groups.items() if members]
     return "The settings, by what they concern:\n\n" + "\n".join(lines)

@@ -1,7 +1,7 @@
 """Exceptions and warnings of ortpartial, all errors with one base class.
 
-Their messages name tensors and files: what could give orders to a terminal is shown as an escape,
-and what is long is cut in the middle; ``error.args[0]`` is the whole.
+Their messages name tensors and files: characters that give orders to a terminal are shown as escapes, and long names
+are cut in the middle; ``error.args[0]`` is the whole.
 """
 
 import sys
@@ -33,7 +33,7 @@ class OrtPartialError(Exception):
         return shorten(super().__str__(), keep="\n")
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows: the frames of the user, without those of this library."""
+        """The lines that IPython shows: the frames of the user, without the frames of this library."""
         shown = _leave_out_own(self.__traceback__) or self.__traceback__
         lines: list[str] = sys.modules["IPython"].get_ipython().InteractiveTB.structured_traceback(
             type(self), self, shown)
@@ -207,7 +207,7 @@ class FileMissingError(ModelError, DataError, CheckpointError, FileNotFoundError
 
 
 class DeadlineError(OrtPartialError, TimeoutError):
-    """The timeout ended a run; what was trained until then is kept.
+    """The timeout ended a run; the training until then is kept.
 
     Examples
     --------
@@ -236,11 +236,11 @@ class DeviceError(OrtPartialError, RuntimeError):
 
 
 class ProcessError(OrtPartialError, RuntimeError):
-    """Another process of a data-parallel training has ended or hangs, or this one was forked from that of the training.
+    """Another process of a data-parallel training has ended or hangs, or this process was forked in a training.
 
     Examples
     --------
-    The other process of two trains for one epoch and ends.
+    The other process of two trains for an epoch and ends.
 
     >>> import multiprocessing, pathlib
     >>> import torch.distributed as dist
@@ -292,7 +292,7 @@ class UntranslatableError(OrtPartialError, NotImplementedError):
 
 
 class CompilerMissingError(OrtPartialError, ImportError):
-    """There is no C compiler that runs; the message says what to install.
+    """There is no C compiler that runs; the message names packages to install.
 
     Examples
     --------
@@ -307,7 +307,7 @@ class CompilerMissingError(OrtPartialError, ImportError):
 
 
 class CompilerError(OrtPartialError, RuntimeError):
-    """The C compiler refused a file or took too long, or what it wrote cannot be loaded; the message has its words.
+    """The C compiler refused a file or took too long, or its library cannot be loaded; the message has its words.
 
     Examples
     --------
@@ -351,7 +351,7 @@ class ConvergenceWarning(_NamingWarning):
 
 
 class CheckpointWarning(_NamingWarning):
-    """A checkpoint is damaged or none of this library, and the one before it is used.
+    """A checkpoint is damaged or none of this library, and the checkpoint before it is used.
 
     Examples
     --------
@@ -391,7 +391,7 @@ class DeviceWarning(_NamingWarning):
 
 
 class ModelWarning(_NamingWarning):
-    """A model was exported in a way that a setting does not fit, so that it does nothing or not what is meant.
+    """A model was exported in a way that a setting does not fit, so that it has no effect or an unintended one.
 
     Examples
     --------

@@ -33,8 +33,8 @@ class Limits:
         Rows from which on a product with a column saves more than its two further nodes take (onnxruntime 1.19 to
         1.31). Speed.
     kernel_places : int
-        Elements of a kernel, over its spatial axes, up to which columns are made for a product of all images: those of
-        a larger one take more time than a product for each image. Speed.
+        Elements of a kernel, over its spatial axes, up to which columns are made for a product of all images: with a
+        larger kernel they take more time than a product for each image. Speed.
     row_factor_elements : int
         Elements of an array that is not made, from which on that is worth two further products of rows. Speed.
     block_cost : int
@@ -43,12 +43,12 @@ class Limits:
     block_depth : int
         Products in the sum of an output from which on it takes more time than laying it out. Speed.
     block_waste : float
-        The most channels, zeros of the last block included, for each of those that there are. Speed.
+        The most channels, zeros of the last block included, for each real channel. Speed.
     few_windows : int
-        Positions of a window up to which one product for all images beats one for each, whose few columns leave the
-        widest registers empty. Speed.
+        Positions of a window up to which a single product for all images beats a product for each, whose few columns
+        leave the widest registers empty. Speed.
     small_kernel : int
-        Elements of a kernel up to which its gradient is one product of columns, for the same reason. Speed.
+        Elements of a kernel up to which its gradient is a product of columns, for the same reason. Speed.
     cached_elements : int
         Numbers of such columns that fit into a cache. Speed.
     small_pool : int
@@ -58,18 +58,18 @@ class Limits:
         Speed, and the size of the graph.
     chunk_elements, chunk_rows : int
         A chunk of logits has so many numbers, or so many rows where that is more: a product of few rows takes as long
-        as one of more, since it waits for the weights to be read. Memory, then speed.
+        as a larger product, since it waits for the weights to be read. Memory, then speed.
     dequantized_elements : int
-        Numbers of a packed weight that are dequantized at once: those of a layer of some thousands, not those of a
-        vocabulary. Memory.
+        Numbers of a packed weight that are dequantized at once: a layer of some thousands of rows, not a vocabulary.
+        Memory.
     flat_weight, flat_group : int
-        Elements of a weight, and of a group, up to which weights are updated as one vector. It saves operators and
-        takes copies: of weights of 16384 elements, or groups that leave the nearest cache, more. Speed.
+        Elements of a weight, and of a group, up to which weights are updated as a vector. It saves operators and takes
+        copies: of weights of 16384 elements, or groups that leave the nearest cache, more. Speed.
     flush_elements : int
         Elements of a state from which on an If of its own, to flush denormal numbers, costs nothing that could be
-        measured; smaller ones share one. Speed.
+        measured; smaller states share an If. Speed.
     scanned_step : int
-        Rows times trained numbers up to which steps of an epoch are one Scan: beside a longer step, calling onnxruntime
+        Rows times trained numbers up to which steps of an epoch are a Scan: beside a longer step, calling onnxruntime
         costs nothing (1e6 take about 0.1 ms). Speed.
     translated_constant : int
         Elements of a constant up to which it is computed before a step is written in C. Memory, the size of the file.
@@ -115,7 +115,7 @@ class Limits:
         Returns
         -------
         Limits
-            The least sizes are 0 or 1, and the largest are those of no tensor.
+            The least sizes are 0 or 1, and the largest exceed every tensor.
         """
         return cls(
             moved_elements=0, moved_run=(1, _ANY), column_rows=0, kernel_places=_ANY, row_factor_elements=0,

@@ -29,7 +29,7 @@ def compiling(program: str) -> Iterator[None]:
     Parameters
     ----------
     program : str
-        What is compiled, for the log.
+        The compiled object, for the log.
 
     Yields
     ------

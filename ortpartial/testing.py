@@ -95,7 +95,7 @@ class Mean(OpRun):
 
 
 def check_upgrade(model: Model | ModelProto | bytes | str | os.PathLike[str], inputs: Arrays | None = None) -> None:
-    """Compare the outputs of a model of an older opset with those that onnxruntime computes from its file.
+    """Compare the outputs of a model of an older opset with the outputs of its file in onnxruntime.
 
     `load` upgrades models to opset 21, and makes this comparison itself where a run takes no time: up to 2²⁰ elements
     of weights, 500 nodes, and only operators of ONNX. Tensors count as equal where they differ by rounding: by 1e-4 of
@@ -106,13 +106,13 @@ def check_upgrade(model: Model | ModelProto | bytes | str | os.PathLike[str], in
     model : Model, onnx.ModelProto, bytes or path
         The model.
     inputs : mapping of str to numpy.ndarray, optional
-        The inputs to compare at. By default numbers are drawn: real ones around 0, indices in their range, other whole
-        numbers from 0 to 1; an axis without a size has 2 elements if it is the first one, and else 4, 32 or 1.
+        The inputs to compare at. By default numbers are drawn: real numbers around 0, indices in their range, other
+        whole numbers from 0 to 1; an axis without a size has 2 elements if it is the first, and else 4, 32 or 1.
 
     Raises
     ------
     ModelError
-        A node computes something else than in the file; the message names the first one, and by how much its output
+        A node computes something else than in the file; the message names the first, and by how much its output
         differs. Or the model or its file does not run on these inputs.
 
     Examples
@@ -143,19 +143,19 @@ def check_gradient(
     """Compare the gradient of an expression with central differences.
 
     Three comparisons: the gradient in float64 with central differences along random directions; the gradient in float32
-    with that in float64; the gradient of a graph with symbolic sizes with that of the graph with static ones. For the
-    second order, all three are repeated with the gradient as the expression. float64 runs in onnx's reference evaluator
-    where onnxruntime has no kernel; float32 runs in onnxruntime if the expression itself does.
+    with the gradient in float64; the gradient of a graph with symbolic sizes with the gradient of the graph with static
+    sizes. For the second order, all three are repeated with the gradient as the expression. float64 runs in onnx's
+    reference evaluator where onnxruntime has no kernel; float32 runs in onnxruntime if the expression itself does.
 
     Parameters
     ----------
     f : callable
-        A function of one `Value` per argument that returns a value or a sequence of values. It should not fix a dtype;
-        a Python number takes that of the other operand.
+        A function of a `Value` per argument that returns a value or a sequence of values. It should not fix a dtype; a
+        Python number takes the dtype of the other operand.
     args : sequence of numpy.ndarray
         The point at which gradients are compared, away from kinks. Floating-point arguments are rounded to float32.
     wrt : sequence of int, optional
-        The arguments to differentiate with respect to; by default all floating-point ones.
+        The arguments to differentiate with respect to; by default all floating-point arguments.
     order : int
         1 for the gradient, 2 for the gradient of the gradient as well.
     symbolic : bool
@@ -209,7 +209,7 @@ def check_gradient(
                 dynamic = _compile(g, g_args, dtype, naming=naming)(g_args)
                 tolerance = 1e-9 if dtype == np.float64 else rtol_float32
                 _compare("With symbolic sizes", "with static ones", dynamic, exact, where, tolerance)
-        # The gradient of second order is that of g, a function of the arguments and the cotangents.
+        # The gradient of second order is the gradient of g, a function of the arguments and the cotangents.
         wrt = [*wrt, *range(len(args), len(g_args))]
         f, args = g, g_args
 
@@ -249,7 +249,7 @@ def _name_each(argument: int, axis: int, size: int) -> str:
 
 
 def _name_by_size(argument: int, axis: int, size: int) -> str:
-    """Symbolic sizes, of which equal ones have the same name, as of a batch."""
+    """Symbolic sizes, of which equal sizes have the same name, as of a batch."""
     return f"size_{size}"
 
 
@@ -288,7 +288,7 @@ def _runs(f: Expression, args: Sequence[np.ndarray], dtype: type) -> bool:
 
 @dataclass(frozen=True)
 class _Differences:
-    """Central differences along random directions; the settings are those of `check_gradient`."""
+    """Central differences along random directions; the settings are as in `check_gradient`."""
 
     rng: np.random.Generator
     directions: int

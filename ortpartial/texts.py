@@ -13,7 +13,7 @@ _LONGEST = 960
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A text that gives no orders to a terminal: what is not printable is written as Python writes it.
+    r"""A text that gives no orders to a terminal: unprintable characters are written as by Python.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ def printable(text: str, keep: str = "") -> str:
 
     Examples
     --------
-    >>> print(printable("weight\\x1b[2J"))
-    weight\\x1b[2J
+    >>> print(printable("weight\x1b[2J"))
+    weight\x1b[2J
     """
     if text.isprintable():
         return text
@@ -57,7 +57,7 @@ def shorten(text: str, longest: int = _LONGEST, keep: str = "") -> str:
     >>> shorten("The weight '" + 10_000 * "w" + "' is missing.", 40)
     "The weight 'wwwww [...] wwww' is missing."
     """
-    # Only what is shown is escaped, so that a name of 10 MB takes no seconds.
+    # Only the shown part is escaped, so that a name of 10 MB takes no seconds.
     if len(text) <= longest and len(shown := printable(text, keep)) <= longest:
         return shown
     half = (longest - 6) // 2
@@ -102,7 +102,7 @@ def _join_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is one of a number, as Python reads it.
+    """Whether a text is a number, as Python reads it.
 
     Parameters
     ----------

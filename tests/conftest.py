@@ -3,18 +3,21 @@
 import gc
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-from groups import is_here, is_sampled
+from groups import PLACED, find_group, is_here, is_left_out, is_sampled
 from onnxruntime.capi import _pybind_state
 
 from ortpartial.limits import Limits, limits, use_limits
+from ortpartial.runtime.device import has_training
 
 # These modules assert on behalf of tests: pytest shows the values in their assertions, too.
 pytest.register_assert_rewrite("control_graphs", "exports", "models", "table", "torch_layers", "torch_trainings")
@@ -34,10 +37,6 @@ def missing(marker: str) -> str | None:
     return None
 
 
-# Rooms whose tests run whole on both runtimes, as they are about what runtimes do.
-ROOMS_ON_BOTH = ("tests/execution/", "tests/robustness/", "tests/runtime/")
-# Marks of tests that run wherever they can.
-PLACED = ("agent", "both", "cuda", "proof", "skip", "skipif", "sklearn_callbacks", "slow")
 # Rooms whose tests also run with all limits of size at zero.
 WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/execution/", "tests/rewrites/", "tests/training/")
 HALVED = pytest.StashKey[bool]()
@@ -48,6 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="leave out the groups that the other runtime runs in `make test`")
     parser.addoption("--limits", choices=["usual", "zero", "sampled"], default="sampled",
                      help="limits of size in tests of gradients and engines; by default a quarter has them at zero")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of the other runtime are not even read, which would take a quarter of the time of collecting."""
+    is_file = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.option.half and is_file and is_left_out(collection_path, config.rootpath) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,15 +66,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def share(is_half: bool, items: list[pytest.Item]) -> None:
-    """With `--half`, leave tests that any runtime can run to the one of their group.
+    """With `--half`, leave tests that any runtime can run to the one of their group, and take samples of long tables.
 
-    Without the option all run on both, and those that `make test` shares are part of `make proof`.
+    Without the option all run on both, and all that `make test` shares or samples is part of `make proof`.
     """
+    rows: Counter[str] = Counter()
     for item in items:
-        if item.nodeid.startswith(ROOMS_ON_BOTH) or any(map(item.get_closest_marker, PLACED)):
+        if (mark := item.get_closest_marker("sampled")) and not item.get_closest_marker("slow"):
+            is_row_here = not is_half or is_in_sample(item, mark.args[0], rows)
+            item.add_marker("proof" if is_row_here else "slow")
+        if find_group(item.nodeid) == "both" or any(map(item.get_closest_marker, PLACED)):
             continue
         item.stash[HALVED] = is_half
         item.add_marker("proof" if not is_half or is_here(item.nodeid) else "slow")
+
+
+def is_in_sample(item: pytest.Item, n: int, rows: Counter[str]) -> bool:
+    """Whether a row is one of the n-th part of its table; rows of tests that run on both differ between the runtimes.
+
+    Multiples of the golden ratio: every n-th row would have one value of a parameter that has n.
+    """
+    test = item.nodeid.partition("[")[0]
+    is_on_both = bool(item.get_closest_marker("both")) or find_group(item.nodeid) == "both"
+    if not (is_on_both or is_here(item.nodeid) or any(map(item.get_closest_marker, PLACED))):
+        return False
+    part = int(rows[test] * 0.618034 % 1 * n)
+    rows[test] += 1
+    return part == (is_on_both and not has_training())
 
 
 @pytest.hookimpl(wrapper=True)

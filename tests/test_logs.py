@@ -1,4 +1,4 @@
-"""The logger of the package: silent unless logging is configured, it says what was compiled."""
+"""The logger of the package: silent unless logging is configured, it reports compilations."""
 
 import logging
 import threading

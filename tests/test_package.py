@@ -76,6 +76,7 @@ def test_estimators_without_scikit_learn(missing):
                                     f"run {install_command('sklearn')}.")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "missing"), [("OnnxRegressor", "sklearn"), ("OnnxLayer", "torch"),
                                                ("torch", "torch"), ("estimator.OnnxClassifier", "scipy")])
 def test_an_attribute_of_a_missing_part(name, missing):

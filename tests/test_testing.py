@@ -96,6 +96,7 @@ def make_wrong(monkeypatch, op_type, how, which=None):
 SETTINGS = {"DequantizeLinear": {"dtype": np.float32, "step": 1, "rtol": 1e-5}}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("op_type", "f", "args"), RULES)
 def test_a_rule_wrong_by_a_ten_thousandth_is_caught(monkeypatch, op_type, f, args):
     settings = SETTINGS.get(op_type, {})

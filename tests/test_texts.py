@@ -103,6 +103,7 @@ def test_pictures(name):
     ax.get_figure(root=True).canvas.draw()
     assert [label.get_text() for label in ax.get_yticklabels()] == [printable(name)]
 
+
 def test_shorten():
     """A name of 10 MB gives a short message, at once."""
     text = str(ModelError(f"The weight '{ORDERS * 10**6}' is missing."))

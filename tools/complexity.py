@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "ortpartial"
 #: The highest complexity: cyclomatic, with `and`, `or` and comprehensions.
 HIGHEST = 20
 
+
 def find_complex(package: Path = PACKAGE) -> dict[str, int]:
     """The functions, methods and classes above the highest complexity, by module and name."""
     blocks = {f"{path.relative_to(package).as_posix()}:{block.fullname}": block.complexity

@@ -1,4 +1,4 @@
-"""Pytest plugin of `make proof`: `--proof FOLDER` writes a table of what the tests proved into the folder.
+"""Pytest plugin of `make proof`: `--proof FOLDER` writes a table of the tests' proofs into the folder.
 
 Tests hand over what is to be reported by `record_property`: "operator" and "case", those of a case; "elsewhere", why
 onnx's reference evaluator computed it and not onnxruntime; "error", the largest of a model; "value", a row of the table

@@ -1,4 +1,4 @@
-"""Adapters: small weights beside the frozen ones of a model, added, trained, saved, loaded and merged."""
+"""Adapters: small weights beside the frozen weights of a model, added, trained, saved, loaded and merged."""
 
 from .adding import add_dora, add_ia3, add_lora
 from .insertion import remove_adapter

@@ -1,4 +1,4 @@
-"""Adding adapters to models: what users choose, checked, and the weights that a training begins with."""
+"""Adding adapters to models: settings, checked, and the weights that a training begins with."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .targets import choose_parts, list_patterns, match_parts
 
 __all__ = ["add_dora", "add_ia3", "add_lora"]
 
-#: What a model can be given as.
+#: The forms of a model as an argument.
 Source = Model | ModelProto | bytes | str | os.PathLike[str]
 
-#: What targets can be given as.
+#: The forms of targets as an argument.
 Targets = str | Sequence[str]
 
 #: The feedforward layer of most decoders.
@@ -37,8 +37,9 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
              random_state: int | np.random.Generator | None = None) -> ModelProto:
     """Add a LoRA adapter to a model: small matrices A and B beside frozen weights [1]_.
 
-    For each target, ``y = W(x) + alpha / rank * (dropout(x) @ A) @ B``. Before training the model computes what it did.
-    The weights that it has are not trained by ``weights_to_train="adapter"``, and packed weights stay packed.
+    For each target, ``y = W(x) + alpha / rank * (dropout(x) @ A) @ B``. Before training the model computes the same as
+    without it. The weights that it has are not trained by ``weights_to_train="adapter"``, and packed weights stay
+    packed.
 
     Parameters
     ----------
@@ -47,9 +48,9 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     targets : str or sequence of str
         Patterns of `fnmatch` over the names of modules, nodes and weights, such as ``"*q_proj*"``; the end of the name
         of a module, such as ``"q_proj"``; ``"linear"`` for all linear layers but the head of a language model;
-        ``"attention"`` for those inside of attention. They are products with constant weights: MatMul, Gemm, Conv
+        ``"attention"`` for the layers inside of attention. They are products with constant weights: MatMul, Gemm, Conv
         without groups, Gather of rows, and MatMulNBits, FusedMatMul, GatherBlockQuantized and Attention of onnxruntime,
-        and what its dynamic quantization makes of MatMul. Where one product computes queries, keys and values, these
+        and the dynamically quantized form of MatMul. Where a single product computes queries, keys and values, these
         are three targets: ``"q_proj"``, ``"k_proj"`` and ``"v_proj"``, or in BERT ``"query"``, ``"key"`` and
         ``"value"``.
     rank : int
@@ -67,7 +68,7 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     onnx.ModelProto
         The model with the adapter's weights as initializers: ``<module>.lora_A.weight`` of shape (inputs, rank) and
         ``<module>.lora_B.weight`` of shape (rank, outputs), in the dtype that the target computes; of a convolution
-        ``(rank, inputs, *kernel)`` and (outputs, rank, 1, ...). Inputs, outputs and all else are those of the model.
+        ``(rank, inputs, *kernel)`` and (outputs, rank, 1, ...). Inputs, outputs and all else are the model's.
 
     Raises
     ------
@@ -79,8 +80,8 @@ def add_lora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     Warns
     -----
     ModelWarning
-        A target stands for products that have no place for an adapter, too, such as those of a static quantization in
-        the QOperator format.
+        A target stands for products that have no place for an adapter, too, such as products of a static quantization
+        in the QOperator format.
 
     References
     ----------
@@ -112,7 +113,7 @@ def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
     """Add a DoRA adapter to a model: LoRA, and a trained length of each column of the sum of W and A @ B [1]_.
 
     ``y = m / ‖W + s A B‖ ∘ (W(x) + s (dropout(x) @ A) @ B)`` with ``s = alpha / rank`` and the norm of each column,
-    which is a constant of the gradient. Before training the model computes what it did, but for rounding.
+    which is a constant of the gradient. Before training the model computes the same as without it, but for rounding.
 
     Parameters
     ----------
@@ -160,10 +161,10 @@ def add_dora(model: Source, targets: Targets = "linear", rank: int = 8, alpha: f
 @answer_keywords()
 def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
             feedforward: Targets = _FEEDFORWARD) -> ModelProto:
-    """Add an IA3 adapter to a model: factors of what frozen products compute or, in feedforward layers, read [1]_.
+    """Add an IA3 adapter to a model: factors of outputs of frozen products, or of inputs in feedforward layers [1]_.
 
-    ``y = l ∘ W(x)``, or ``y = W(l ∘ x)`` for `feedforward`. The factors begin as ones, so that the model computes what
-    it did.
+    ``y = l ∘ W(x)``, or ``y = W(l ∘ x)`` for `feedforward`. The factors begin as 1, so that the model computes the same
+    as before.
 
     Parameters
     ----------
@@ -172,7 +173,7 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     targets : str or sequence of str
         As for `add_lora`, but for tables.
     feedforward : str or sequence of str
-        Those of the targets that have factors of what they read; the default need not be one of them.
+        The targets that have factors of their inputs; the default need not be among the targets.
 
     Returns
     -------
@@ -185,8 +186,8 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     ModelError
         The model cannot be read, or holds an adapter.
     SettingError
-        A target matches nothing, `feedforward` names none of the targets, or the factors of what a product reads would
-        be those of a part of it alone.
+        A target matches nothing, `feedforward` names none of the targets, or the factors of a product's input would
+        belong to a part of it alone.
 
     References
     ----------
@@ -201,7 +202,6 @@ def add_ia3(model: Source, targets: Targets = ("k_proj", "v_proj", "down_proj"),
     >>> [(t.name, list(t.dims)) for t in adapted.graph.initializer]
     [('fc.weight', [4, 2]), ('fc.ia3_l', [2])]
     """
-
     patterns = list_patterns(feedforward)
     used: set[str] = set()
 

@@ -23,7 +23,7 @@ __all__ = ["Change", "make_bias_change", "make_change"]
 #: From rows of a weight, and the slice that they are of all rows, to the changed rows.
 Change = Callable[[np.ndarray, slice], np.ndarray]
 
-#: The least square of a norm: a column of zeros stays one.
+#: The least square of a norm: a column of zeros stays so.
 _TINY = 1e-30
 
 
@@ -35,7 +35,7 @@ def make_change(product: Product, targets: Sequence[Target], arrays: Mapping[str
     product : Product
         The product.
     targets : sequence of Target
-        What the adapter was added to of it.
+        The parts of it with an adapter.
     arrays : dict of str to numpy.ndarray
         The weights of the adapter.
 
@@ -80,12 +80,12 @@ def _change_outputs(targets: Sequence[Target], weights: Sequence[Mapping[str, np
 
 
 def _change_part(target: Target, weights: Mapping[str, np.ndarray], w: np.ndarray, part: slice) -> np.ndarray:
-    """Rows that belong to one target, of which they are a part."""
+    """Rows that belong to a single target, of which they are a part."""
     if "ia3_l" in weights:
         factors = weights["ia3_l"].ravel()
         return w * (factors if target.feedforward else factors[part, None])
     change = (weights["lora_A"] @ weights["lora_B"][:, part]).T
-    if "factor" in weights:  # The adapter was read from a deployed one, where B holds the factor.
+    if "factor" in weights:  # The adapter was read from a deployed adapter, where B holds the factor.
         return w * weights["factor"].ravel()[part, None] + change
     if "magnitude" not in weights:
         return w + change
@@ -99,7 +99,7 @@ def make_bias_change(targets: Sequence[Target], arrays: Mapping[str, np.ndarray]
     Parameters
     ----------
     targets : sequence of Target
-        What the adapter was added to of the product.
+        The parts of the product with an adapter.
     arrays : dict of str to numpy.ndarray
         The weights of the adapter.
     outputs : int

@@ -1,4 +1,4 @@
-"""Constants of a graph: read as nodes read them, and changed for one of their readers."""
+"""Constants of a graph: read as nodes read them, and changed for a single reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Constants"]
 
 
 class Constants:
-    """The constants of a graph, and what nodes read of them.
+    """The constants of a graph, as nodes read them.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Constants:
         return a
 
     def write(self, node: NodeProto, index: int, a: np.ndarray) -> None:
-        """Change what a node reads: in the constant if nothing else reads it, else in a new initializer."""
+        """Change an input of a node: in the constant if nothing else reads it, else in a new initializer."""
         while self.readers[node.input[index]] == 1 and node.input[index] not in self.tensors:
             node, index = self.makers[node.input[index]], 0
             if node.op_type == "Transpose":

@@ -29,8 +29,8 @@ from .requantize import BlockQuantization
 
 __all__ = ["NAMES", "adapt", "check", "deploy", "draw", "read_bias", "restore"]
 
-#: By role, what stands behind the module in the name of a weight. An adapter that is deployed has the quotient instead
-#: of the length, multiplied into B as well, and what it changes of the bias of a Gemm.
+#: By role, the suffix of the module in the name of a weight. A deployed adapter has the quotient instead of the length,
+#: multiplied into B as well, and its change of the bias of a Gemm.
 NAMES = {**lora.NAMES, "magnitude": "lora_magnitude_vector", "factor": "lora_factor", "offset": "lora_offset"}
 
 #: The operators, and the input that is a bias.
@@ -40,18 +40,18 @@ _BIAS = {"Gemm": 2, "MatMulNBits": 5}
 #: How many columns of a weight are real numbers at a time.
 _AT_ONCE = 1024
 
-#: The least square of a norm: a column of zeros stays one.
+#: The least square of a norm: a column of zeros stays so.
 _TINY = 1e-30
 
 
 def draw(product: Product, part: Part, rank: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """First weights: those of LoRA, and the lengths of the columns of the frozen weight."""
+    """First weights: as in LoRA, and the lengths of the columns of the frozen weight."""
     lengths = np.sqrt(_sum_squares(product)[part.start : part.stop])
     return {**lora.draw(product, part, rank, generator), "magnitude": lengths}
 
 
 def adapt(nodes: Nodes, adapter: Adapter, product: Product, target: Target, base: str) -> str:
-    """Add the small product to what a product computes, and give the columns of the sum their lengths."""
+    """Add the small product to the output of a product, and give the columns of the sum their lengths."""
     change = lora.multiply(nodes, adapter, product, target)
     if "factor" in target.weights:
         y = nodes.compute("Add", nodes.compute("Mul", base, target.weights["factor"]), change)
@@ -123,7 +123,7 @@ def _is_row(t: TensorProto | None, columns: int) -> bool:
 
 
 def deploy(product: Product, target: Target, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights by role, of which the quotient of length and norm is one; and what A and B are multiplied by is 1."""
+    """The deployed weights by role: the quotient of length and norm takes the place of the length, and is part of B."""
     a, b, magnitude = (weights[role].astype(np.float64) for role in ("lora_A", "lora_B", "magnitude"))
     factor = magnitude / _measure(product, target, a, target.scale * b)
     bias = read_bias(product, target)
@@ -133,7 +133,7 @@ def deploy(product: Product, target: Target, weights: Mapping[str, np.ndarray]) 
 
 
 def restore(product: Product, target: Target, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights by role that a training changes, of those that `deploy` has returned."""
+    """The trained weights by role, from the weights that `deploy` has returned."""
     a, b, factor = (weights[role].astype(np.float64) for role in ("lora_A", "lora_B", "factor"))
     b = np.divide(b, factor, out=np.zeros_like(b), where=factor != 0)
     exact = {"lora_A": a, "lora_B": b, "magnitude": factor * _measure(product, target, a, b)}
@@ -153,7 +153,7 @@ def _sum_squares(product: Product) -> np.ndarray:
 
 
 def _read_columns(product: Product, first: int, stop: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Columns of a weight, some of which are real numbers at a time: where they are among those asked for, and they."""
+    """Columns of a weight as real numbers, some at a time, each with its place among the wanted columns."""
     attributes, arrays = read_attributes(product.node), [product.read_tensor(i) for i in range(1, 5)]
     weight = numpy_helper.to_array(product.tensors[product.weight])
     turned = weight if attributes.get("transB", 0) else weight.T

@@ -1,7 +1,7 @@
 """Insertion: the nodes and weights of an adapter in the graph of a model, and the model without them again.
 
-What a node computed, ``y``, is called ``<module>/adapter/base``, and the last inserted node computes ``y``, so that
-nothing else in the file changes. A node that computes attention, too, reads another weight.
+The former output ``y`` of a node is called ``<module>/adapter/base``, and the last inserted node computes ``y``, so
+that nothing else in the file changes. A node that computes attention, too, reads another weight.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .products import Product, find_products
 
 __all__ = ["insert", "read_copy", "remove_adapter", "strip_adapter"]
 
-#: What each method computes, from what a product reads and what it computes.
+#: The function of each method, from the input and the output of a product.
 _METHODS = {"lora": lora.adapt, "dora": dora.adapt, "ia3": ia3.adapt}
 
 
 def read_copy(model: Model | ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
-    """A model that may be written to: what is read from a file, or a copy of what the caller has."""
+    """A model that may be written to: read from a file, or a copy of the caller's."""
     proto = read(model)
     if isinstance(model, (Model, ModelProto)) and proto in (model, getattr(model, "proto", None)):
         copy = ModelProto()
@@ -54,7 +54,7 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
     proto : onnx.ModelProto
         The model.
     adapter : Adapter
-        What is inserted, and recorded.
+        The adapter that is inserted, and recorded.
     arrays : dict of str to numpy.ndarray
         The weights of the adapter.
     """
@@ -86,7 +86,7 @@ def insert(proto: ModelProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]
 
 def _replace_output(end: NodeProto, adapter: Adapter, product: Product, targets: Sequence[Target],
                     nodes: Nodes) -> str:
-    """Let inserted nodes compute what a node did; returns what the node's own output is called now."""
+    """Let inserted nodes compute a node's output; returns the new name of the node's own output."""
     output, base = end.output[0], f"{nodes.module}{MARK}base"
     end.output[0] = base
     _adapt(nodes, adapter, product, targets, base)
@@ -124,7 +124,7 @@ def remove_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str]) -
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path or Model
-        The model; it is not written to. One without an adapter is returned as it is.
+        The model; it is not written to. A model without an adapter is returned as it is.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def strip_adapter(proto: ModelProto) -> None:
 
 def _rejoin(kept: Sequence[NodeProto], prefixes: tuple[str, ...], outputs: Mapping[str, str], scaled: Mapping[str, str]
             ) -> None:
-    """Let nodes read and compute what they did before the nodes of some prefixes were inserted between them."""
+    """Let nodes read and compute the same as before the nodes of some prefixes were inserted."""
     former = {o: o.partition(MARK)[0] for node in kept for o in node.output if o.startswith(prefixes)}
     if missing := [o for o, target in former.items() if target not in outputs]:
         raise ModelError(f"Nothing reads {missing[0]!r}, beside which an adapter stands by the model's record; add "

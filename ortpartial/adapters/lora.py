@@ -20,7 +20,7 @@ from .products import Part, Product, read_attributes
 
 __all__ = ["NAMES", "adapt", "draw", "multiply"]
 
-#: By role, what stands behind the module in the name of a weight.
+#: By role, the suffix of the module in the name of a weight.
 NAMES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}
 
 
@@ -38,12 +38,12 @@ def draw(product: Product, part: Part, rank: int, generator: np.random.Generator
 
 
 def adapt(nodes: Nodes, adapter: Adapter, product: Product, target: Target, base: str) -> str:
-    """Add the small product to what a product computes."""
+    """Add the small product to the output of a product."""
     return nodes.compute("Add", base, multiply(nodes, adapter, product, target))
 
 
 def multiply(nodes: Nodes, adapter: Adapter, product: Product, target: Target) -> str:
-    """The product of what a product reads with A and B, or of A and B alone, where it is added to the weight."""
+    """The product of the input of a product with A and B, or of A and B alone, where it is added to the weight."""
     a, b = target.weights["lora_A"], target.weights["lora_B"]
     node = product.node
     if product.is_inside:

@@ -17,7 +17,7 @@ __all__ = ["match_products"]
 
 
 def match_products(graph: GraphProto, adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> dict[str, Product]:
-    """The products of a graph by the names of their nodes, of which those of an adapter's targets fit it.
+    """The products of a graph by the names of their nodes, checked at the targets of an adapter.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def match_products(graph: GraphProto, adapter: Adapter, arrays: Mapping[str, np.
     Raises
     ------
     ModelError
-        A target is at no product, or at one of other sizes.
+        A target is at no product, or at a product of other sizes.
     """
     products = {product.node_name: product for product in find_products(graph)}
     for target in adapter.targets:

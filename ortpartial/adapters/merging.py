@@ -35,19 +35,19 @@ _AT_ONCE = 2**20
 @checked
 def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
           adapter: str | os.PathLike[str] | None = None) -> ModelProto:
-    """A model whose weights hold what an adapter has learned: it has the nodes of the base, and its size and speed.
+    """A model whose weights contain an adapter: it has the nodes of the base, and its size and speed.
 
-    Weights of floats become what the adapter makes of them, rounded once. Quantized weights of 2, 4 or 8 bits are
-    rounded again in the form that they have, some rows at a time, and a warning says how far they are from what the
-    adapter makes of them. Nearest numbers would undo changes below half a step, which are most: instead, each output
-    follows its change as a whole. An adapter that is deployed beside the base, by `save_adapter`, has no such error.
+    Weights of floats become the sum with the adapter, rounded once. Quantized weights of 2, 4 or 8 bits are rounded
+    again in the form that they have, some rows at a time, and a warning says how far they are from the exact sum.
+    Nearest numbers would undo changes below half a step, which are most: instead, each output follows its change as a
+    whole. An adapter that is deployed beside the base, by `save_adapter`, has no such error.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
         The base, or a model that holds an adapter; it is not written to.
     adapter : path, optional
-        The adapter, as `load_adapter` takes it; without it, the one that the model holds.
+        The adapter, as `load_adapter` takes it; without it, the adapter that the model holds.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def merge(model: Model | ModelProto | bytes | str | os.PathLike[str],
     Raises
     ------
     ModelError
-        The model holds no adapter, the adapter is one for another base, or a weight has a form that is not written
+        The model holds no adapter, the adapter belongs to another base, or a weight has a form that is not written
         here.
     OSError
         The adapter cannot be read.
@@ -124,7 +124,7 @@ def _merge_floats(constants: Constants, product: Product, change: Change) -> Non
 
 
 def _scale_bias(constants: Constants, product: Product, factors: np.ndarray) -> None:
-    """Multiply what is added to a product."""
+    """Multiply the bias of a product."""
     index = _BIASES.get(product.node.op_type)
     bias = None if index is None else constants.find(product.node, index)
     if bias is not None and index is not None:
@@ -136,7 +136,7 @@ def _scale_bias(constants: Constants, product: Product, factors: np.ndarray) -> 
 
 
 def _describe(rounded: dict[str, Requantized]) -> str:
-    """How far requantized weights are from what they were to be."""
+    """How far requantized weights are from their exact numbers."""
     errors = {name: (r.error / r.size) ** 0.5 if r.size else 0.0 for name, r in rounded.items()}
     worst = max(errors, key=errors.__getitem__)
     change = sum(r.change for r in rounded.values())

@@ -13,7 +13,7 @@ from ortpartial.graph import mark_gradient_stop
 
 __all__ = ["MARK", "Nodes"]
 
-#: What stands behind a module in the names of nodes and tensors that are inserted.
+#: The suffix of a module in the names of inserted nodes and tensors.
 MARK = "/adapter/"
 
 
@@ -26,7 +26,7 @@ class Nodes:
     module : str
         The module.
     dtype : int
-        The type of what it computes.
+        The type of its output.
     opset : int
         The opset of the model.
     nodes : list of onnx.NodeProto
@@ -49,7 +49,7 @@ class Nodes:
         return names
 
     def compute(self, op_type: str, *inputs: str, domain: str = "", **attributes: object) -> str:
-        """Append a node of one output, and return it."""
+        """Append a node of a single output, and return it."""
         return self.add(op_type, inputs, 1, domain, **attributes)[0]
 
     def constant(self, value: np.ndarray | Sequence[float] | float, dtype: int | None = None) -> str:
@@ -70,7 +70,7 @@ class Nodes:
         return self.compute("ReduceSum", x, self.constant([0], TensorProto.INT64), keepdims=0)
 
     def cast(self, x: str, dtype: int) -> str:
-        """The value, cast to the type of the module where it has another one."""
+        """The value, cast to the type of the module where it has another."""
         return x if dtype == self.dtype else self.compute("Cast", x, to=self.dtype)
 
     def scale(self, x: str, factor: float) -> str:

@@ -1,7 +1,7 @@
 """Adapters that onnxruntime and onnxruntime-genai load: `.onnx_adapter` files, and a base that takes their weights.
 
-The weights are inputs of the base whose defaults have rank 0, or are factors of 1, with which it computes what it did.
-What A and B are multiplied by is a part of B there, so that adapters of any rank and alpha swap on one session.
+The weights are inputs of the base whose defaults have rank 0, or are factors of 1, with which it computes the same as
+without. The factor of A and B is a part of B there, so that adapters of any rank and alpha swap on a session.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .products import Part, Product, find_products
 
 __all__ = ["identify", "make_base", "read_onnx_adapter", "write_onnx_adapter"]
 
-#: By what stands behind the module in the name of an input, its role.
+#: By the suffix of the module in the name of an input, its role.
 _ROLES = {suffix: role for role, suffix in {**dora.NAMES, **ia3.NAMES}.items() if role != "magnitude"}
 
-#: A module, and what stands behind it.
+#: A module, and its suffix.
 _NAME = re.compile(rf"(?P<module>.+)\.(?P<suffix>{'|'.join(map(re.escape, _ROLES))})")
 
 #: The roles of each method.
@@ -71,14 +71,14 @@ def _to_inputs(target: Target, product: Product, arrays: Mapping[str, np.ndarray
         weights = dora.deploy(product, target, weights)
     elif "lora_B" in weights:
         weights["lora_B"] = weights["lora_B"] * weights["lora_B"].dtype.type(target.scale)
-    elif target.feedforward:  # The axis of size 1 tells factors of what goes in from those of what comes out.
+    elif target.feedforward:  # The axis of size 1 tells factors of inputs from factors of outputs.
         weights["ia3_l"] = weights["ia3_l"][None]
     names = _deploy(target, product).weights
     return {names[role]: a for role, a in weights.items()}
 
 
 def _deploy(target: Target, product: Product) -> Target:
-    """The target as the base has it: what A and B are multiplied by is 1, and a quotient stands for a length."""
+    """The target as the base has it: the factor of A and B is 1, and a quotient stands for a length."""
     if "magnitude" not in target.weights:
         return replace(target, scale=1.0)
     roles = ["lora_A", "lora_B", "factor", *([] if dora.read_bias(product, target) is None else ["offset"])]
@@ -86,7 +86,7 @@ def _deploy(target: Target, product: Product) -> Target:
 
 
 def identify(graph: GraphProto) -> int:
-    """A number for the models whose inputs have the same names and sizes, as those with other weights have."""
+    """A number for the models whose inputs have the same names and sizes, whatever their weights."""
     weights = {t.name for t in graph.initializer}
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in graph.input if i.name not in weights}
     return _FIRST | zlib.crc32(repr(sorted(shapes.items())).encode()) >> 2
@@ -145,7 +145,7 @@ def read_onnx_adapter(path: str | os.PathLike[str], proto: ModelProto) -> tuple[
     Returns
     -------
     adapter : Adapter
-        Its record; what A and B are multiplied by is 1.
+        Its record; the factor of A and B is 1.
     arrays : dict of str to numpy.ndarray
         Its weights.
 
@@ -154,7 +154,7 @@ def read_onnx_adapter(path: str | os.PathLike[str], proto: ModelProto) -> tuple[
     RuntimeMissingError
         The installed onnxruntime reads no such files.
     ModelError
-        It is no such file, or one for another base.
+        It is no such file, or for another base.
     OSError
         It cannot be read.
 

@@ -22,14 +22,14 @@ def trainable_parameters(model: Model | ModelProto | bytes | str | os.PathLike[s
                          weights_to_train: WeightSelection | None = None) -> None:
     """Print the weights that are trained, with their shapes, how many numbers they hold, and their share of all.
 
-    Numbers that are packed, several to a byte, count one by one.
+    Numbers that are packed, several to a byte, count singly.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path or Model
         The model.
     weights_to_train : str, sequence of str, or callable, optional
-        As for `OrtGradientForwardBackwardOptimizer`; by default the weights of the adapter, where the model holds one.
+        As for `OrtGradientForwardBackwardOptimizer`; by default the weights of the adapter, where the model has one.
 
     Raises
     ------

@@ -26,20 +26,20 @@ __all__ = ["read_peft", "write_peft"]
 
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
-#: What PEFT writes before the name of a module.
+#: PEFT's prefix of the name of a module.
 _PREFIX = "base_model.model."
 
 #: The name of a tensor without it: the module, and the role in it.
 _TENSOR = re.compile(r"(?P<module>.+)\.(?P<role>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector|"
                      r"ia3_l)(\.default)?(\.weight)?")
 
-#: By role, what stands behind the module in the name of a tensor.
+#: By role, the suffix of the module in the name of a tensor.
 _ROLES = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight", "magnitude": "lora_magnitude_vector", "ia3_l": "ia3_l"}
 
 #: The same for an embedding.
 _TABLE_ROLES = _ROLES | {"lora_A": "lora_embedding_A", "lora_B": "lora_embedding_B"}
 
-#: Settings of PEFT 0.21.2 that are read here, or that change how it trains and not what an adapter computes.
+#: Settings of PEFT 0.21.2 that are read here, or that change the training and not the function of an adapter.
 _SETTINGS = frozenset({
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "eva_config", "exclude_modules",
     "fan_in_fan_out", "feedforward_modules", "inference_mode", "init_ia3_weights", "init_lora_weights",
@@ -73,7 +73,7 @@ def read_peft(path: str | os.PathLike[str], products: Sequence[Product]) -> tupl
     Raises
     ------
     ModelError
-        The files are none of PEFT, use what is not supported, or are for another model.
+        The files are none of PEFT, use unsupported settings, or are for another model.
     SettingError
         DoRA is on a product that it cannot be added to here.
     OSError
@@ -161,7 +161,7 @@ def _group(tensors: Mapping[str, np.ndarray], config: Mapping[str, object],
         if match is not None:
             role = match["role"].replace("lora_embedding", "lora").replace("lora_magnitude_vector", "magnitude")
             groups.setdefault(match["module"], {})[role] = tensors[key]
-        elif not key.endswith(".base_layer.weight"):  # PEFT 0.21.2 adds those of embeddings, as they were.
+        elif not key.endswith(".base_layer.weight"):  # PEFT 0.21.2 adds embeddings, as they were.
             raise ModelError(f"{str(path)!r} holds {key!r}, which is no weight of LoRA or IA3: modules that are "
                              f"trained as a whole and resized vocabularies are not supported.")
     if not groups:
@@ -189,7 +189,7 @@ def _make_module(name: str, arrays: Mapping[str, np.ndarray], config: Mapping[st
 
 
 def _is_feedforward(module: str, patterns: str | Sequence[str]) -> bool:
-    """Whether IA3 scales what a module reads, by the rule of PEFT 0.21.2."""
+    """Whether IA3 scales the input of a module, by the rule of PEFT 0.21.2."""
     if isinstance(patterns, str):
         return re.fullmatch(patterns, module) is not None
     return module.endswith(tuple(patterns))
@@ -221,7 +221,7 @@ def write_peft(adapter: Adapter, arrays: Mapping[str, np.ndarray], path: str | o
     Raises
     ------
     ModelError
-        PEFT has one module where the adapter has targets that it cannot have.
+        PEFT has a single module where the adapter has targets that it cannot have.
     OSError
         The files cannot be written.
     """

@@ -18,16 +18,16 @@ __all__ = ["PeftModule", "collect_modules", "distribute"]
 
 @dataclass(frozen=True)
 class PeftModule:
-    """The adapter of one module of torch, as PEFT has it.
+    """The adapter of a module of torch, as PEFT has it.
 
     Parameters
     ----------
     name : str
         The module, such as ``"model.layers.0.self_attn.q_proj"``.
     scale : float
-        What its product is multiplied by; 1 for IA3.
+        The factor of its product; 1 for IA3.
     feedforward : bool
-        Whether IA3 scales what it reads.
+        Whether IA3 scales its input.
     is_table : bool
         Whether it is an embedding.
     arrays : dict of str to numpy.ndarray
@@ -46,7 +46,7 @@ class PeftModule:
         return len(self.arrays.get("lora_A", ()))
 
     def is_shared(self, role: str) -> bool:
-        """Whether a weight is about what the module reads, and so the same for all of its columns."""
+        """Whether a weight belongs to the input of the module, and so is the same for all of its columns."""
         return role == "lora_A" or (role == "ia3_l" and self.feedforward)
 
 
@@ -70,7 +70,7 @@ def distribute(module: PeftModule, places: Sequence[Place]) -> Iterator[tuple[Pr
     Raises
     ------
     ModelError
-        The shapes are those of another model.
+        The shapes belong to another model.
     """
     widths = [part.stop - part.start for _, part in places]
     _check_shapes(module, places[0][0], sum(widths))
@@ -130,7 +130,7 @@ def collect_modules(adapter: Adapter, arrays: Mapping[str, np.ndarray],
     Raises
     ------
     ModelError
-        PEFT has one module where the adapter has targets that it cannot have.
+        PEFT has a single module where the adapter has targets that it cannot have.
     """
     names = name_modules(products)
     groups: dict[str, list[PeftModule]] = {}

@@ -1,4 +1,4 @@
-"""Names of modules: those of onnxruntime-genai's model builder and of torch exports, and those of Hugging Face."""
+"""Names of modules: in onnxruntime-genai's model builder, in torch exports and in Hugging Face."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Place", "find_places", "name_modules", "read_kind"]
 #: A part of a product.
 Place = tuple[Product, Part]
 
-#: Projections that Hugging Face has as one module, and the builder as several: Phi-3's, and ChatGLM's.
+#: Projections that Hugging Face joins in a module, and the builder separates: Phi-3's, and ChatGLM's.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "query_key_value": ("q_proj", "k_proj", "v_proj"),
          "gate_up_proj": ("gate_proj", "up_proj"), "dense_h_to_4h": ("gate_proj", "up_proj")}
 
-#: Kinds of models, as genai_config.json calls them, whose projections Hugging Face has as one module.
+#: Kinds of models, as genai_config.json calls them, whose projections Hugging Face joins in a module.
 _FUSED_KINDS = ("phi3", "phi3v", "phi4mm")
 
-#: Modules around the layers, which one of the two may lack.
+#: Modules around the layers, which either may lack.
 _WRAPPER = re.compile(r"^((base_model|model|transformer|language_model|text_model|module)\.)+")
 
-#: What Hugging Face calls attention, which is "attn" for the builder.
+#: Hugging Face's names of attention, which is "attn" for the builder.
 _ATTENTION = re.compile(r"\.(self_attn|self_attention)\.")
 
-#: What Hugging Face calls the last projection of attention, which is "o_proj" for the builder.
+#: Hugging Face's names of the last projection of attention, which is "o_proj" for the builder.
 _LAST = re.compile(r"(?<=\.attn\.)(dense|out_proj)$")
 
 #: The projections of attention as the builder calls them.
@@ -41,7 +41,7 @@ _PROJECTIONS = re.compile(r"\.attn\.(?=(q_proj|k_proj|v_proj|qkv_proj|o_proj)$)"
 def find_places(modules: Iterable[str], products: Sequence[Product]) -> dict[str, list[Place]]:
     """Where the modules of a torch model are in a graph.
 
-    A module has the name of a product, or the one that the builder gives it, or one of them is the end of the other.
+    A module has the name of a product, or its name by the builder, or either name is the end of the other.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def find_places(modules: Iterable[str], products: Sequence[Product]) -> dict[str
     Returns
     -------
     dict of str to list of (Product, Part)
-        Of each module, the parts of products that compute it, in the order of its columns: several where the module
-        is fused and they are not, or where they have one name.
+        Of each module, the parts of products that compute it, in the order of its columns: several where the module is
+        fused and they are not, or where they share a name.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def _find(module: str, names: Iterable[str]) -> list[str]:
 
 
 def _match(module: str, names: Iterable[str]) -> list[str]:
-    """The name of a module in a graph: the same, the end of the other, or the same after what is around the layers."""
+    """The names of a module in a graph: the same, the end of the other, or the same after the modules around layers."""
     for spell in (str, _translate):
         spelled = spell(module)
         if same := [n for n in names if spell(n) == spelled]:
@@ -132,9 +132,9 @@ def name_modules(products: Sequence[Product], kind: str = "") -> dict[str, str]:
     Parameters
     ----------
     products : sequence of Product
-        The products of a graph: names of the builder are translated, those of a torch export are the module's own.
+        The products of a graph: names of the builder are translated, names of a torch export are the module's own.
     kind : str, optional
-        The kind of the model: in some, Hugging Face has one module for several of the builder's.
+        The kind of the model: in some, Hugging Face has a single module for several of the builder's.
 
     Returns
     -------

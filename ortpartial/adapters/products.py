@@ -1,4 +1,4 @@
-"""Products of a model that adapters are added to: which nodes they are, what they are called, and their parts."""
+"""Products of a model that adapters are added to: their nodes, names and parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DYNAMIC = frozenset({"DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerTo
 #: Products of integers that read and compute integers, or attention inside, and have no place for an adapter.
 _CLOSED = frozenset({"ConvInteger", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"})
 
-#: What the projections are called that attention begins with, in BERT and elsewhere.
+#: Names of the projections that attention begins with, in BERT and elsewhere.
 PROJECTIONS = ("query", "key", "value", "q_proj", "k_proj", "v_proj")
 
 #: Projections that onnxruntime-genai's builder computes at once.
@@ -40,16 +40,16 @@ _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 #: Operators through which a weight is read: it is stored transposed, in another dtype or quantized.
 _THROUGH = frozenset({"Cast", "DequantizeLinear", "Identity", "Transpose"})
 
-#: What stands behind the module in the name of a weight: that of torch, and those of onnxruntime-genai's builder.
+#: Suffixes of a module in the name of a weight: by torch, and by onnxruntime-genai's builder.
 _WEIGHT_SUFFIX = re.compile(r"(\.MatMul)?\.(weight|qweight|weight_Q4|weight_Q8|weight_quant\w*)(_[A-Za-z0-9]+)?$")
 
-#: A module, and what stands behind it in the names of what is inserted.
+#: A module, and its suffix in the names of inserted nodes.
 _INSERTED = re.compile(rf"(.+?)({MARK}|\.lora_(A|B|factor|offset|magnitude_vector)\b|\.ia3_l\b)")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Columns of a product with a name of their own: those of the queries in a product for queries, keys and values.
+    """Columns of a product with a name of their own: such as the queries in a product for queries, keys and values.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Product:
-    """A node that multiplies what it reads by a weight, or looks rows of it up.
+    """A node that multiplies its input by a weight, or looks rows of it up.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ class Product:
     inputs, outputs : int
         Features that go in, or rows of the table, and features that come out.
     dtype : int
-        The type of what it computes, a ``TensorProto.DataType``.
+        The type of its output, a ``TensorProto.DataType``.
     parts : tuple of Part
-        The projections that it computes at once; one, where it is none but itself.
+        The projections that it computes at once; a single part, where it is none but itself.
     bias : onnx.NodeProto, optional
         The Add behind it.
     kernel : tuple of int
@@ -89,11 +89,11 @@ class Product:
     source : str
         The floats that it multiplies, where the node itself reads integers that were made of them.
     end : onnx.NodeProto, optional
-        The node that makes floats of what it computes, where that is another.
+        The node that turns its result into floats, where that is another.
     tensors : dict of str to onnx.TensorProto
         The constants of the graph.
     node_name : str
-        What tells the node from others: its name, or its output where it has none of its own.
+        The identity of the node: its name, or its output where it has none of its own.
     """
 
     node: NodeProto
@@ -202,7 +202,7 @@ class _Weights:
         return origin, shape, dtype
 
     def find_reader(self, node: NodeProto, op_type: str) -> NodeProto | None:
-        """The node of an operator that alone reads what a node computes."""
+        """The node of an operator that alone reads the output of a node."""
         if any(o.name == node.output[0] for o in self.graph.output):
             return None
         readers = self.readers[node.output[0]]
@@ -219,9 +219,8 @@ def find_products(graph: GraphProto) -> list[Product]:
     """The products of a graph, in its order.
 
     They are MatMul, Gemm, Conv without groups, Gather of rows, and FusedMatMul, MatMulNBits, GatherBlockQuantized and
-    Attention of onnxruntime, with a constant weight: an initializer as it is, transposed, cast or dequantized; and the
-    products of integers that dynamic quantization makes of those of floats. Products inside of branches, loops and
-    functions are none of them.
+    Attention of onnxruntime, with a constant weight: an initializer as it is, transposed, cast or dequantized; and
+    products of integers by dynamic quantization. Products inside of branches, loops and functions are none of them.
 
     Parameters
     ----------
@@ -238,7 +237,7 @@ def find_products(graph: GraphProto) -> list[Product]:
 
 
 def _read(node: NodeProto, weights: _Weights, taken: Counter[str]) -> Product | None:
-    """The product that a node is, if it is one."""
+    """The product that a node is, if any."""
     index = _WEIGHTS.get(_kind(node))
     traced = None if index is None or len(node.input) <= index else weights.trace(node.input[index])
     sizes = None if traced is None else _find_sizes(node, *traced[1:])
@@ -270,7 +269,7 @@ def _kind(node: NodeProto) -> tuple[str, str]:
 
 
 def find_closed(graph: GraphProto) -> list[NodeProto]:
-    """The products that have no place for an adapter: those of integers from integers, and with attention around them.
+    """The products that have no place for an adapter: of integers from integers, and with attention around them.
 
     Parameters
     ----------
@@ -287,7 +286,7 @@ def find_closed(graph: GraphProto) -> list[NodeProto]:
 def _find_floats(node: NodeProto, weights: _Weights) -> tuple[str, NodeProto | None] | None:
     """The floats that integers were made of, which a product reads, and the node that makes floats of its result.
 
-    They are none where the node reads and computes floats, and nothing is returned where one of them is not found.
+    They are none where the node reads and computes floats, and nothing is returned where either is not found.
     """
     if node.op_type not in ("MatMulInteger", "MatMulIntegerToFloat"):
         return "", None
@@ -332,7 +331,7 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
     module = _WEIGHT_SUFFIX.sub("", weight)
     is_named = module != weight and not is_generated_name(weight)
     scope = read_scope(node)
-    if node.op_type == "Attention":  # named by onnxruntime's optimizer, but for what it computes
+    if node.op_type == "Attention":  # named by onnxruntime's optimizer, but after its output
         scope, is_named = read_scope(NodeProto(name=node.output[0])), False
     elif node.op_type == "Gather" and scope and not module.startswith(scope):
         is_named = False  # A tied weight is named for the head, also where a table reads it.
@@ -343,7 +342,7 @@ def _name(node: NodeProto, weight: str, taken: Counter[str]) -> str:
 
 
 def _find_bias(node: NodeProto, columns: int, weights: _Weights) -> NodeProto | None:
-    """The Add of a constant that alone reads what a node computes."""
+    """The Add of a constant that alone reads the output of a node."""
     reader = weights.find_reader(node, "Add")
     others = [] if reader is None else [n for n in reader.input if n != node.output[0]]
     traced = weights.trace(others[0]) if others else None

@@ -37,7 +37,7 @@ class QuantizedWeight:
     is_turned : bool
         Whether its columns are the outputs.
     is_packed : bool
-        Whether its numbers are bytes that hold several, or unsigned ones.
+        Whether its numbers are packed in bytes, or unsigned.
     quantization : BlockQuantization
         The weight, with outputs or entries of a table as rows.
     """
@@ -125,7 +125,7 @@ def find_quantized(constants: Constants, product: Product) -> QuantizedWeight | 
 
 
 def _find_scales(constants: Constants, product: Product) -> tuple[NodeProto, int]:
-    """The scales of MatMulInteger: what those of its activations are multiplied by, before its result is."""
+    """The scales of MatMulInteger: the factors of its activations' scales, which then multiply its result."""
     end = product.end
     factors = [] if end is None else [constants.makers.get(n) for n in end.input]
     for factor in factors:
@@ -144,7 +144,7 @@ def _center(zeros: np.ndarray, lowest: int, bits: int) -> np.ndarray | None:
 
 def _read_integers(product: Product, node: NodeProto, is_turned: bool, numbers: np.ndarray, scales: np.ndarray,
                    zeros: np.ndarray | None) -> BlockQuantization:
-    """A weight of integers, with scales for all of it, for its outputs, or for blocks along what it reads."""
+    """A weight of integers, with scales for all of it, for its outputs, or for blocks along its input."""
     attributes = read_attributes(node)
     lowest = _LOWEST[numbers.dtype.name]
     bits = 4 if numbers.dtype.name.endswith("int4") else 8

@@ -18,7 +18,7 @@ _TINY = 1e-30
 
 
 def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The whole numbers in rows of bytes, the first one in the lowest bits.
+    """The whole numbers in rows of bytes, the first in the lowest bits.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Requantized:
     zeros : numpy.ndarray or None
         Its zero points, likewise.
     error, change, size : float
-        The sums of squares of what quantization took away, of what was to change, and of the weight that was wanted.
+        The sums of squares of the rounding errors, of the wanted change, and of the wanted weight.
     """
 
     packed: np.ndarray
@@ -94,7 +94,7 @@ class BlockQuantization:
     Parameters
     ----------
     packed : numpy.ndarray of uint8, shape (rows, ...)
-        The numbers, the first one of a byte in the lowest bits.
+        The numbers, the first of a byte in the lowest bits.
     scales : numpy.ndarray, shape (rows * blocks,) or (rows, blocks)
         The scales; float16, bfloat16 or float32.
     zeros : numpy.ndarray or None
@@ -108,7 +108,7 @@ class BlockQuantization:
     groups : numpy.ndarray of int, shape (columns,), optional
         The block of each column, ``g_idx``; without it, blocks are neighbors.
     is_shared : bool, default=False
-        Whether all rows have one scale, which grows where a change asks for it, and one zero point, which stays.
+        Whether all rows share a scale, which grows where a change asks for it, and a zero point, which stays.
     """
 
     packed: np.ndarray
@@ -143,9 +143,9 @@ class BlockQuantization:
         """Change the matrix, some rows at a time, and quantize it again.
 
         The scale of a block fits its former numbers, or its least and its greatest number as in onnxruntime's
-        quantizer, what is nearer; a block that is multiplied keeps its numbers. Most changes of an adapter are less
-        than half a step, and nearest numbers would be the former ones. So some numbers of a row, those that lack the
-        least of it, take one step more, until the row has gone along its change as far as it was to.
+        quantizer, whichever is nearer; a block that is multiplied keeps its numbers. Most changes of an adapter are
+        less than half a step, and nearest numbers would be the former numbers. So some numbers of a row, nearest to the
+        next step, take a step more, until the row has gone along its change as far as wanted.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class BlockQuantization:
         scale, zero = self._spread(scales), self._spread(zeros)
         numbers = self._follow(self._round(w, scale, zero), w, w - former, scale, zero)
         squares = [np.square(a, dtype=np.float64).sum() for a in ((numbers - zero) * scale - w, w - former, w)]
-        codes = self._read_numbers(rows)  # What pads the last block stays as it is.
+        codes = self._read_numbers(rows)  # The padding of the last block stays as it is.
         codes[:, : self.shape[1]] = numbers
         return pack(codes, self.bits), scales.astype(self.scales.dtype), self._write_zeros(zeros), np.array(squares)
 
@@ -198,7 +198,7 @@ class BlockQuantization:
         return np.where(is_wide, wide_scales, scales), np.where(is_wide, wide_zeros, zeros)
 
     def _measure(self, w: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> np.ndarray:
-        """The sum of the squares of what the nearest numbers of each block lack."""
+        """The sum of the squared rounding errors of each block."""
         scale, zero = self._spread(scales), self._spread(zeros)
         return self._reduce(np.add, np.square((self._round(w, scale, zero) - zero) * scale - w))
 
@@ -209,7 +209,7 @@ class BlockQuantization:
 
     def _follow(self, numbers: np.ndarray, w: np.ndarray, change: np.ndarray, scale: np.ndarray,
                 zero: np.ndarray) -> np.ndarray:
-        """Numbers of which some are one step further, so that each row follows its change as far as it was to."""
+        """Numbers of which some are a step further, so that each row follows its change as far as wanted."""
         error = (numbers - zero) * scale - w
         lack = -(error * change).sum(axis=1, keepdims=True)
         further = numbers + np.sign(change) * np.sign(scale) * np.sign(lack)
@@ -246,7 +246,7 @@ class BlockQuantization:
         return pack(zeros.astype(np.uint8), self.bits)
 
     def _spread(self, of_blocks: np.ndarray) -> np.ndarray:
-        """Numbers of blocks as those of their columns."""
+        """Numbers of blocks, repeated for their columns."""
         if self.groups is not None:
             return of_blocks[:, self.groups]
         return np.repeat(of_blocks, self.block_size, axis=1)[:, : self.shape[1]]
@@ -280,7 +280,7 @@ class BlockQuantization:
         highest = 2**self.bits - 1
         if self.zeros is None and self._is_positive:
             scales = np.maximum(high, -low) / np.float32(2 ** (self.bits - 1) - 1)
-        elif self.zeros is None:  # The number of the largest size becomes the lowest one, which has no opposite.
+        elif self.zeros is None:  # The number of the largest size becomes the lowest, which has no opposite.
             scales = np.where(high > -low, high, low) / np.float32(-(2 ** (self.bits - 1)))
         else:
             low, high = np.minimum(low, 0), np.maximum(high, 0)

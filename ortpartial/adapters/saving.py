@@ -21,10 +21,10 @@ from .products import find_products
 
 __all__ = ["load_adapter", "save_adapter"]
 
-#: What returns the trained model, of optimizers, of a `TrainingSession` and of an `OnnxLayer`.
+#: Methods that return the trained model, of optimizers, of a `TrainingSession` and of an `OnnxLayer`.
 _METHODS = ("get_trained_onnx", "inference_model", "to_onnx")
 
-#: Endings of files of adapters; a path without one of them is a folder.
+#: Endings of files of adapters; other paths are folders.
 _ONNX, _SAFETENSORS = ".onnx_adapter", ".safetensors"
 
 
@@ -35,17 +35,17 @@ def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.P
     Parameters
     ----------
     trained : optimizer, OnnxLayer, TrainingSession, onnx.ModelProto, bytes, path or Model
-        What holds an adapter, such as of `add_lora`, after its training.
+        The holder of an adapter, such as of `add_lora`, after its training.
     path : path
-        ``<name>.onnx_adapter`` for onnxruntime 1.20 or later and onnxruntime-genai: what A and B are multiplied by,
-        alpha / rank, is a part of B there, and what a Dropout drops is no part of it. A folder, which gets PEFT's
-        ``adapter_model.safetensors`` and ``adapter_config.json``, or ``<name>.safetensors``, which holds both.
+        ``<name>.onnx_adapter`` for onnxruntime 1.20 or later and onnxruntime-genai: the factor of A and B, alpha /
+        rank, is a part of B there, and Dropout is left out. A folder, which gets PEFT's ``adapter_model.safetensors``
+        and ``adapter_config.json``, or ``<name>.safetensors``, which holds both.
     base : path, optional
-        Where to write the model that was trained, unchanged but for optional inputs: the weights of the adapter. With
-        none of them it computes what it did, to the last bit; onnxruntime gives it those of an adapter that
-        ``RunOptions.add_active_adapter`` names, and onnxruntime-genai those of ``set_active_adapter``. It is written
-        once: adapters of every rank and alpha, for the same targets or some of them, swap on one session. It needs
-        onnxruntime 1.20 or later: 1.19.2 does not set a product of rank 0 to zero.
+        Where to write the model that was trained, unchanged but for optional inputs: the weights of the adapter.
+        Without them it computes the same as before, to the last bit; onnxruntime gives it the weights of the adapter of
+        ``RunOptions.add_active_adapter``, and onnxruntime-genai of ``set_active_adapter``. It is written once: adapters
+        of every rank and alpha, for the same targets or some of them, swap on a session. It needs onnxruntime 1.20 or
+        later: 1.19.2 does not set a product of rank 0 to zero.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def save_adapter(trained: object, path: str | os.PathLike[str], base: str | os.P
     SettingError
         The path ends as no adapter does, or is that of the base.
     OSError
-        A file cannot be written; the former one remains.
+        A file cannot be written; the former file remains.
 
     Examples
     --------
@@ -104,8 +104,8 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
-        The base; it is not written to. One that `save_adapter` has written will do, too, or one with another adapter,
-        which is left out.
+        The base; it is not written to. A base that `save_adapter` has written will do, too, or a model with another
+        adapter, which is left out.
     path : path
         ``<name>.onnx_adapter``, ``<name>.safetensors``, or a folder of PEFT.
 
@@ -117,7 +117,7 @@ def load_adapter(model: Model | ModelProto | bytes | str | os.PathLike[str], pat
     Raises
     ------
     ModelError
-        The adapter is one for another base, or damaged.
+        The adapter is for another base, or damaged.
     RuntimeMissingError
         The installed onnxruntime reads no `.onnx_adapter` file.
     SettingError
@@ -157,7 +157,7 @@ def _check_path(path: str | os.PathLike[str]) -> None:
 
 
 def _read_trained(trained: Any) -> ModelProto:
-    """The model of what has trained it, which may be written to."""
+    """The model of a trainer, which may be written to."""
     for name in _METHODS:
         if callable(method := getattr(trained, name, None)):
             proto: ModelProto = method()

@@ -18,7 +18,7 @@ from .products import PROJECTIONS, Part, Product
 
 __all__ = ["choose_parts", "list_patterns", "match_parts"]
 
-#: What parts of names say that a module belongs to attention.
+#: Parts of names that say that a module belongs to attention.
 _ATTENTION = re.compile(r"attn|attention|attend|^[qkvo]_proj$|^qkv(_proj)?$|^out_proj$", re.IGNORECASE)
 
 
@@ -34,7 +34,7 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
         ``"linear"``, ``"attention"``, or patterns of `fnmatch` over the names of modules, nodes and weights; a name may
         stand for the end of a module's, as ``"q_proj"`` does.
     closed : sequence of onnx.NodeProto
-        The products that have no place for an adapter, of which one is named where it is meant.
+        The products that have no place for an adapter, for messages about them.
 
     Returns
     -------
@@ -43,12 +43,12 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
     Raises
     ------
     SettingError
-        One of the targets matches nothing.
+        A target matches nothing.
 
     Warns
     -----
     ModelWarning
-        One of the targets stands for products that have no place for an adapter, beside others.
+        A target stands for products that have no place for an adapter, beside others.
     """
     chosen: dict[tuple[str, str], None] = {}
     for pattern in list_patterns(targets):
@@ -66,12 +66,12 @@ def choose_parts(products: Sequence[Product], targets: str | Sequence[str],
 
 
 def list_patterns(targets: str | Sequence[str]) -> list[str]:
-    """The patterns, where one alone may be given."""
+    """The patterns, given as a list or singly."""
     return list(check_names("targets", targets))
 
 
 def match_parts(product: Product, pattern: str) -> Sequence[Part]:
-    """The parts of a product that a pattern stands for: those named, or else all, where it is named."""
+    """The parts of a product that a pattern stands for: its named parts, or all where the product itself is named."""
     if pattern == "linear":
         return product.parts if product.is_linear and not product.is_head else ()
     if pattern == "attention":
@@ -90,7 +90,7 @@ def _names(pattern: str, module: str) -> bool:
 
 
 def _explain_closed(closed: Sequence[NodeProto], pattern: str) -> str | None:
-    """Why no adapter stands beside the products that a pattern means, if it means any that have no place for one."""
+    """Why no adapter stands beside the products that a pattern means, where these have no place for it."""
     for node in closed:
         scope = read_scope(node) or read_scope(NodeProto(name=node.output[0])) or ""
         names = [scope, *(f"{scope}.{name}" for name in PROJECTIONS if node.op_type == "QAttention")]

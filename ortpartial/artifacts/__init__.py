@@ -1,4 +1,4 @@
-"""Training artifacts of onnxruntime: what `onnxruntime.training.artifacts` has written trains on, on any runtime."""
+"""Training artifacts of onnxruntime: files of `onnxruntime.training.artifacts`, trained on any runtime."""
 
 from .checkpoint import Checkpoint, OptimizerState, read_checkpoint, write_checkpoint
 from .graphs import lower_training_model

@@ -64,11 +64,11 @@ class Checkpoint:
     Parameters
     ----------
     trainable, frozen : dict of str to numpy.ndarray
-        The parameters by name. Running statistics of a BatchNormalization are frozen ones.
+        The parameters by name. Running statistics of a BatchNormalization are frozen.
     optimizers : dict of str to OptimizerState
         The state of the optimizer by the name of its group, ``"group0"``; empty if it was not saved.
     properties : dict of str to int, float or str
-        What the user has stored.
+        The properties that the user has stored.
 
     Examples
     --------
@@ -88,12 +88,12 @@ class Checkpoint:
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint of `onnxruntime.training`, on any runtime.
 
-    The file may be a stranger's: every offset in it is checked, and what is read is never larger than the file.
+    The file may be a stranger's: every offset in it is checked, and no more is read than the file holds.
 
     Parameters
     ----------
     path : path
-        The file ``checkpoint``. Where the numbers are in a file of their own, as those of large models are, that is
+        The file ``checkpoint``. Where the numbers are in a file of their own, as in large models, it is
         ``checkpoint.data`` beside it.
 
     Returns
@@ -103,7 +103,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        There is no such file, or it is no checkpoint; the message says what is wrong.
+        There is no such file, or it is no checkpoint; the message says why.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class _External:
     """The file with the numbers of the parameters."""
 
     def __init__(self, path: Path):
-        # What is read next to a stranger's file must not be a link to something else.
+        # A file read next to a stranger's file must not be a link to something else.
         if not path.is_file() or path.is_symlink():
             raise CheckpointError(f"its numbers are in {path.name!r}, which is not beside it")
         with open_regular(path, whole=False) as file:
@@ -179,7 +179,7 @@ def _read_tensors(tables: Iterable[Table], outside: _External | None) -> dict[st
 
 
 def _read_tensor(name: str, table: Table, outside: _External | None) -> np.ndarray:
-    """One tensor, as a copy that may be written to."""
+    """A tensor, as a copy that may be written to."""
     dims, code = table.vector(2, "<i8"), table.number(3, "i")
     shape = () if dims is None else tuple(dims.tolist())
     if code not in _DTYPES:
@@ -213,9 +213,9 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> No
     Parameters
     ----------
     checkpoint : Checkpoint
-        What to write.
+        The parameters, states and properties.
     path : path
-        The file; it holds its former content or all of the new one, whenever the process ends.
+        The file; it holds its former content or all of the new content, whenever the process ends.
 
     Raises
     ------

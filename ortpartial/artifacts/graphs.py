@@ -1,4 +1,4 @@
-"""The graphs of the training artifacts: a gradient graph without in-place kernels, and what its tensors are."""
+"""The graphs of the training artifacts: a gradient graph without in-place kernels, and the roles of its tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACCUMULATOR = "InPlaceAccumulatorV2"
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """A gradient graph, and what its inputs and outputs are.
+    """A gradient graph, and the roles of its inputs and outputs.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class TrainingGraph:
         From the inputs of the user and the parameters to the outputs of the user, the gradients, and the new running
         statistics.
     inputs, outputs : list of str
-        Those of the user, in order; the first output is the loss.
+        The inputs and outputs of the user, in order; the first output is the loss.
     parameters : list of str
-        The inputs that are parameters, trainable ones and frozen ones.
+        The inputs that are parameters, trainable and frozen.
     gradients : dict of str to str
         By trainable parameter, the output that is its gradient.
     statistics : dict of str to str
@@ -52,7 +52,7 @@ class TrainingGraph:
 def read_training_graph(
     source: ModelProto | bytes | str | os.PathLike[str], parameters: Collection[str] | None = None
 ) -> TrainingGraph:
-    """Find out what the tensors of a ``training_model.onnx`` are.
+    """Read the roles of the tensors of a ``training_model.onnx``.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def read_training_graph(
 
 def _return_computed(graph: GraphProto, inputs: Mapping[str, ValueInfoProto], outputs: Sequence[ValueInfoProto],
                      computed: Mapping[str, str]) -> None:
-    """Let a graph return what it computes for parameters, beside outputs, in place of what accumulates gradients."""
+    """Let a graph return, beside outputs, values computed for parameters, in place of accumulating gradients."""
     # A gradient, and the next value of a statistic, is of the type of its parameter.
     values = [ValueInfoProto(name=name, type=inputs[n].type) for n, name in computed.items()]
     nodes = [node for node in graph.node if node.op_type != _ACCUMULATOR]
@@ -108,7 +108,7 @@ def _find_moving(graph: GraphProto) -> dict[str, str]:
 
 def _choose_parameters(inputs: Collection[str], changing: Sequence[str], parameters: Collection[str] | None
                        ) -> set[str]:
-    """The inputs that are parameters: those that change, or those of a checkpoint, which must have all that change."""
+    """The inputs that are parameters: the changing inputs, or the names of a checkpoint, which must include these."""
     if parameters is None:
         return set(changing)
     if missing := [n for n in changing if n not in parameters]:

@@ -1,4 +1,4 @@
-"""Kernels of onnxruntime's training in standard operators: what gradient graphs of `generate_artifacts` consist of.
+"""Kernels of onnxruntime's training in standard operators, for gradient graphs of `generate_artifacts`.
 
 Most are the gradient of the operator that they are named after, which the rules of `ortpartial.autodiff` know. They are
 expanded when a model is read, so that every function of this package reads such a graph.
@@ -136,7 +136,7 @@ def _(dy, y, *, axis=-1):
 
 
 def axes_from(axis: int, x: Value) -> list[int]:
-    """All axes from one on, which operators before opset 13 normalized over together."""
+    """All axes from this axis on, which operators before opset 13 normalized over together."""
     return list(range(axis % x.rank, x.rank))
 
 
@@ -296,8 +296,7 @@ def _(a, b):
 
 
 def repeated_axes(a: Value, b: Value, rank: int, missing: int) -> Value:
-    """The axes along which a shape was repeated to another one, among them those that it has not; the last one first.
-    """
+    """The axes along which a shape was repeated to another, among them missing axes; the last first."""
     axes = np.arange(rank)[::-1].copy()
     if a.array is not None and b.array is not None:
         return constant(axes[(axes < missing) | ((a.array == 1) & (b.array != 1))[::-1]])
@@ -340,7 +339,7 @@ def _(dy, x, roi=None, scales=None, **attributes):
     return vjp(lambda v: op.Resize(v, roi, scales, **attributes), [x], dy)
 
 
-# Recurrence. What the forward kernels return for the gradient alone is found from their first output again.
+# Recurrence. Results of forward kernels that serve the gradient alone are computed from their first output again.
 
 
 @kernel("LSTMTraining")

@@ -42,11 +42,11 @@ _ENGINES = ("step", "native")
 class Module:
     """A model that is trained, as `onnxruntime.training.api.Module`.
 
-    In training mode a call computes the outputs and the gradients, which are added to those of the calls before; in
-    evaluation mode it computes the outputs alone. `Optimizer.step` changes the parameters, and `lazy_reset_grad` lets
-    the next gradients replace those that are there. `step` does all three in one graph.
+    In training mode a call computes the outputs and the gradients, which are added to the gradients of the calls
+    before; in evaluation mode it computes the outputs alone. `Optimizer.step` changes the parameters, and
+    `lazy_reset_grad` lets the next gradients replace the present gradients. `step` does all three in a single graph.
 
-    The gradient is the one of the file, its kernels in standard operators. Where the model has a Dropout in training
+    The gradient is taken from the file, its kernels in standard operators. Where the model has a Dropout in training
     mode, its masks follow from `seed` and the number of calls.
 
     Parameters
@@ -74,7 +74,7 @@ class Module:
     engine_, engine_reason_ : str
         The engine, and why it was chosen.
     optimizer : Optimizer or None
-        What `step` uses: the last one that was made for it.
+        The optimizer of `step`: the last that was made for the module.
     state : CheckpointState
         The state.
 
@@ -183,7 +183,7 @@ class Module:
                                  f"nor the checkpoint has; give the eval_model.onnx that was made with them.")
 
     def _find_ranges(self, model: Model) -> dict[str, Range]:
-        """By input that is an index, what it may hold."""
+        """By input that is an index, the range of its numbers."""
         inputs = {n: v for n, v in model.inputs.items() if n not in self._graph.parameters}
         return index_ranges(inputs, list(model.outputs.values()))
 
@@ -208,7 +208,7 @@ class Module:
         return list(self._graph.inputs if self.training else self._eval_names[0])
 
     def output_names(self) -> list[str]:
-        """The names of the outputs of a call; the first one of training is the loss.
+        """The names of the outputs of a call; the first of training is the loss.
 
         Returns
         -------
@@ -250,19 +250,19 @@ class Module:
         Parameters
         ----------
         *user_inputs : array_like
-            One for each of `input_names`.
+            An array for each of `input_names`.
 
         Returns
         -------
         numpy.ndarray or tuple of numpy.ndarray
-            The outputs; where there is one, that alone.
+            The outputs; a single output is returned alone.
 
         Raises
         ------
         DataError
             An input is missing, or has the wrong type or shape.
         ConvergenceError
-            The loss of training is NaN or infinite; parameters and gradients are those before that batch.
+            The loss of training is NaN or infinite; parameters and gradients are as before that batch.
         SettingError
             Another module has been made of the state.
         """
@@ -276,9 +276,9 @@ class Module:
             return results
 
     def step(self, *user_inputs: object) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Compute outputs and gradients, take a step of the optimizer, and reset the gradients, in one graph.
+        """Compute outputs and gradients, take a step of the optimizer, and reset the gradients, in a single graph.
 
-        It is what ``module(...)``, ``optimizer.step()`` and ``module.lazy_reset_grad()`` do one after the other.
+        It does the work of ``module(...)``, ``optimizer.step()`` and ``module.lazy_reset_grad()``.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class Module:
             return results
 
     def lazy_reset_grad(self) -> None:
-        """Let the next gradients replace those that are there."""
+        """Let the next gradients replace the present gradients."""
         self._resets = True
 
     def _train(self, user_inputs: Sequence[object], *, updates: bool) -> Any:
@@ -378,7 +378,7 @@ class Module:
         Parameters
         ----------
         trainable_only : bool
-            Whether frozen ones are left out.
+            Whether frozen parameters are left out.
 
         Returns
         -------
@@ -387,12 +387,12 @@ class Module:
         return sum(self.state.parameters[n].data.size for n in self._listed(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> np.ndarray:
-        """All parameters in one vector, in the order of the inputs of the model.
+        """All parameters in a vector, in the order of the inputs of the model.
 
         Parameters
         ----------
         trainable_only : bool
-            Whether frozen ones are left out.
+            Whether frozen parameters are left out.
 
         Returns
         -------
@@ -403,12 +403,12 @@ class Module:
         return np.concatenate([*arrays, np.zeros(0, np.float32)]).astype(np.float32, copy=False)
 
     def copy_buffer_to_parameters(self, buffer: object, trainable_only: bool = True) -> None:
-        """Set all parameters from one vector.
+        """Set all parameters from a vector.
 
         Parameters
         ----------
         buffer : array_like
-            What `get_contiguous_parameters` returns.
+            The vector of `get_contiguous_parameters`.
         trainable_only : bool
             As it was there.
 
@@ -435,7 +435,7 @@ class Module:
     def forward_model(self) -> ModelProto:
         """The model with its loss and the parameters as initializers: an ordinary ONNX model.
 
-        `OrtGradientOptimizer` trains it, and its names are those of the parameters.
+        `OrtGradientOptimizer` trains it, and its weights have the names of the parameters.
 
         Returns
         -------
@@ -465,7 +465,7 @@ class Module:
         inference_model_uri : path
             The file.
         graph_output_names : sequence of str
-            The tensors that become its outputs, such as what the loss was computed from.
+            The tensors that become its outputs, such as the scores from which the loss was computed.
 
         Raises
         ------
@@ -644,7 +644,7 @@ class Optimizer:
 class LinearLRScheduler:
     """A learning rate that rises from 0 and then falls to 0, as `onnxruntime.training.api.LinearLRScheduler` says.
 
-    That of 1.19.2 takes its first count for the second and its second for the first: what was trained by it goes on
+    The scheduler of 1.19.2 takes its first count for the second and its second for the first: trainings by it go on
     with the two swapped.
 
     Parameters
@@ -724,9 +724,9 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
         Where ``training_model.onnx``, ``eval_model.onnx``, ``optimizer_model.onnx`` and ``checkpoint`` are. The second
         and the third may be missing.
     prefix : str
-        What their names begin with.
+        The prefix of their names.
     checkpoint : path, optional
-        Another checkpoint, such as one that was saved during the training.
+        Another checkpoint, such as a checkpoint saved during the training.
     device : str or Device
         As for `Module`.
     seed : int
@@ -739,12 +739,12 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     Returns
     -------
     Module
-        Its attribute `optimizer` is the `Optimizer`, if there is one.
+        Its attribute `optimizer` is the `Optimizer`, if any.
 
     Raises
     ------
     ModelError, CheckpointError
-        A file is missing, malformed, or has what is not known; the message says what.
+        A file is missing, malformed, or has unknown parts; the message names them.
 
     Examples
     --------

@@ -35,7 +35,7 @@ class OptimizerModel(ABC):
     @property
     @abstractmethod
     def momentums(self) -> tuple[str, ...]:
-        """The names of what is remembered of each parameter, as a checkpoint has them."""
+        """The names of the states of each parameter, as a checkpoint has them."""
 
     @abstractmethod
     def update(self, w: Value, g: Value, momentums: Sequence[Value], rate: Value, step: Value) -> list[Value]:
@@ -113,7 +113,7 @@ class AdamW(OptimizerModel):
 
 
 def read_optimizer(source: ModelProto | bytes | str | os.PathLike[str]) -> OptimizerModel:
-    """Read what an ``optimizer_model.onnx`` computes.
+    """Read the update of an ``optimizer_model.onnx``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The steps of a module and its optimizer as expressions: gradients, an update, both in one, and an evaluation."""
+"""The steps of a module and its optimizer as expressions: gradients, an update, both together, and an evaluation."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class ArtifactSource(StepSource):
     Parameters
     ----------
     graph : TrainingGraph
-        What computes outputs, gradients and statistics.
+        The graph of outputs, gradients and statistics.
     evaluation : onnx.ModelProto or None
-        What computes the outputs of an evaluation.
+        The graph of an evaluation.
     optimizer : OptimizerModel or None
-        What changes the parameters.
+        The update of the parameters.
     state : CheckpointState
         Has the first numbers.
     device : Device
@@ -82,13 +82,13 @@ class ArtifactSource(StepSource):
 
     @cached_property
     def names(self) -> StepNames:  # type: ignore[override]  # computed once
-        """The names of new states, beside those of the files and of the state."""
+        """The names of new states, beside the names of the files and of the state."""
         outputs = [o.name for o in self.evaluation.graph.output] if self.evaluation is not None else []
         return StepNames.beside([*self.graph.inputs, *self.graph.outputs, *outputs, *self._changed, *self._frozen])
 
     @cached_property
     def _changed(self) -> list[str]:
-        """The names of what steps change."""
+        """The names of the tensors that steps change."""
         kinds = ("", "grad", *(self.optimizer.momentums if self.optimizer else ()))
         return [*(state_name(n, kind) for n in self.graph.gradients for kind in kinds), *self.graph.statistics]
 
@@ -239,14 +239,14 @@ def compose_update(
     Parameters
     ----------
     optimizer : OptimizerModel
-        What it computes.
+        The update.
     parameters, gradients : dict of str to Value
         By parameter, its content and its gradient.
 
     Returns
     -------
     inputs : dict of str to Value
-        What it reads beside them.
+        The further inputs of the update.
     written : dict of str to Value
         The new parameters and momentums, by their names in the state.
     """

@@ -21,7 +21,7 @@ __all__ = ["CheckpointState", "Parameter", "Parameters", "state_name", "to_array
 
 
 def state_name(parameter: str, kind: str) -> str:
-    """The name of a tensor of the state: a parameter has its own, its gradient and its momentums one with a kind."""
+    """The name of a tensor of the state: the parameter's own name, followed by the kind of a gradient or momentum."""
     return f"{parameter}//{kind}" if kind else parameter
 
 
@@ -63,7 +63,7 @@ class Parameter:
 
     @property
     def data(self) -> np.ndarray:
-        """Its content, a copy; what is assigned to it has its shape."""
+        """Its content, a copy; an array assigned to it has its shape."""
         with self._state.turn.lock:
             return self._state.read(self.name)
 
@@ -86,7 +86,7 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters of a `CheckpointState` by name. An array that is assigned becomes the content of one.
+    """The parameters of a `CheckpointState` by name. An array that is assigned becomes the content of a parameter.
 
     As in onnxruntime, iteration is over pairs of names and parameters.
 
@@ -119,7 +119,7 @@ class Parameters:
         return name in self._state._names
 
     def keys(self) -> list[str]:
-        """The names, those of trained ones first."""
+        """The names, trained parameters first."""
         return [*self._state._names]
 
     def values(self) -> list[Parameter]:
@@ -150,14 +150,14 @@ class CheckpointState:
     Parameters
     ----------
     checkpoint : Checkpoint
-        What a file has, or what is to be trained; it is copied.
+        The content of a file, or the parameters to train; it is copied.
 
     Attributes
     ----------
     parameters : Parameters
         The parameters by name.
     properties : dict of str to int, float or str
-        What the user stores with them.
+        Properties that the user stores with them.
 
     Examples
     --------
@@ -181,16 +181,16 @@ class CheckpointState:
         trainable, frozen = ({n: to_array(a, f"The parameter {n!r}") for n, a in arrays.items()}
                              for arrays in (checkpoint.trainable, checkpoint.frozen))
         self._names, self._trainable = [*trainable, *frozen], frozenset(trainable)
-        #: What was finite at first, and is to be so when it is saved.
+        #: Parameters that were finite at first, and have to be so when they are saved.
         self._finite = {n for n, a in {**trainable, **frozen}.items() if a.dtype.kind != "f" or np.isfinite(a).all()}
-        #: What no module trains, by `state_name`.
+        #: Tensors that no module trains, by `state_name`.
         self._arrays = {n: a.copy() for n, a in {**trainable, **frozen}.items()}
         #: The runner of the module that trains, which has the rest.
         self._runner: StepRunner | None = None
         #: The names of the momentums of each trained parameter.
         self._momentums: dict[str, tuple[str, ...]] = {}
         self._gradients: tuple[str, ...] = ()
-        #: How many modules have been made of it; the last one has it.
+        #: How many modules have been made of it; the last has it.
         self.n_modules = 0
         self._group = next(iter(checkpoint.optimizers), "group0")
         self._optimizer = checkpoint.optimizers.get(self._group)
@@ -263,7 +263,7 @@ class CheckpointState:
         return Checkpoint(trainable, frozen, groups, dict(self.properties))
 
     def check_finite(self, instead: str) -> None:
-        """Refuse to write what a training has made NaN or infinite."""
+        """Refuse to write parameters that a training has made NaN or infinite."""
         arrays = {n: self.parameters[n].data for n in self._names if n in self._finite}
         check_finite(arrays, dict.fromkeys(arrays, np.zeros(1)), instead)
 
@@ -277,7 +277,7 @@ class CheckpointState:
         return self._arrays[name].copy()
 
     def read_gradient(self, name: str) -> np.ndarray | None:
-        """A copy of the gradient of a parameter, if a module computes one."""
+        """A copy of the gradient of a parameter, if a module computes it."""
         return self.read(state_name(name, "grad")) if name in self._gradients else None
 
     def write(self, name: str, array: np.ndarray) -> None:
@@ -288,7 +288,7 @@ class CheckpointState:
             self._arrays[name] = array.copy()
 
     def hold(self, runner: StepRunner) -> None:
-        """Let a runner, which began with what is here, have the tensors that it knows from now on."""
+        """Let a runner, which began with these tensors, hold them from now on."""
         names = runner.source.names_of_state
         self._arrays = {n: a for n, a in self._arrays.items() if n not in names}
         self._runner = runner

@@ -46,7 +46,7 @@ class Table:
     start : int
         Where the table begins.
     budget : Budget
-        What may still be read.
+        The bytes that may still be read.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class Table:
         return self._start + offset if offset else None
 
     def _follow(self, field: int) -> int | None:
-        """Where what a field refers to is."""
+        """The place to which a field refers."""
         place = self._place(field)
         return None if place is None else place + self._unpack("<I", place)
 
@@ -131,7 +131,7 @@ def read_root(data: bytes, identifier: bytes) -> Table:
     data : bytes
         The buffer.
     identifier : bytes
-        The four bytes that say what the file is.
+        The four bytes that tell the kind of the file.
 
     Returns
     -------

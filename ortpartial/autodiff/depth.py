@@ -20,7 +20,7 @@ _LAYERS = PRODUCTS | {"GRU", "LSTM", "RNN"}
 
 
 class _Use(NamedTuple):
-    """Where a weight meets what depends on an input of the model."""
+    """The place where a weight meets values that depend on an input of the model."""
 
     node: Node
     #: The place of the node in the file.
@@ -28,13 +28,12 @@ class _Use(NamedTuple):
 
 
 def find_depths(model: Model, outputs: Iterable[str]) -> dict[str, int]:
-    """How many layers follow that of a weight, 0 for those next to the outputs.
+    """The number of layers that follow the layer of a weight, 0 next to the outputs.
 
     A layer is a numbered module: the path up to the first number in the name or alias of a weight, such as
-    ``encoder.layer.5``. Layers are in the order in which the graph reads their first weights. What it reads before the
-    first layer, such as embeddings, is one layer more, and so is what it reads after the last one, the head. Where
-    fewer than two layers have numbers, the depth is the largest number of products with weights that follow on a way to
-    an output.
+    ``encoder.layer.5``. Layers are in the order in which the graph reads their first weights. Weights before the first
+    layer, such as embeddings, are a further layer, and so are weights after the last, the head. Where fewer than two
+    layers have numbers, the depth is the largest number of products with weights that follow on a way to an output.
 
     Parameters
     ----------
@@ -73,9 +72,9 @@ def find_depths(model: Model, outputs: Iterable[str]) -> dict[str, int]:
 
 
 def _find_uses(model: Model, nodes: Sequence[Node], weights: Mapping[str, Value]) -> dict[str, list[_Use]]:
-    """The nodes that each weight reaches first among those that depend on an input of the model.
+    """The nodes that each weight reaches first among the nodes that depend on an input of the model.
 
-    An exporter may have written what depends on weights alone, such as a transposition, in front of all the rest.
+    An exporter may have written nodes that depend on weights alone, such as a transposition, in front of all the rest.
     """
     places = {v: i for i, v in enumerate(model.values.values())}
     carried: dict[Value, set[str]] = defaultdict(set)
@@ -113,7 +112,7 @@ def _count_layers(uses: Mapping[str, Sequence[_Use]], layers: Mapping[tuple[str,
     starts = [min(first[n] for n in names) for names in ordered]
     end = max(first[n] for n in ordered[-1])
     ranks = {n: rank for rank, names in enumerate(ordered, 1) for n in names}
-    for n in uses.keys() - ranks:  # Before the first layer, within the layers, or behind the last one.
+    for n in uses.keys() - ranks:  # Before the first layer, within the layers, or behind the last.
         ranks[n] = len(ordered) + 1 if first[n] > end else bisect_right(starts, first[n])
     last = max(ranks.values())
     return {n: last - ranks[n] for n in uses}

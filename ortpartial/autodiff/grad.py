@@ -29,7 +29,7 @@ class Composition(Rule):
     """A rule given as a composition of other operators: its gradient is the gradient of the composition."""
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs."""
+        """Cotangents of the node's inputs from the cotangents of its outputs."""
         ys = self.compose(node, node.inputs)
         if any(y is None and d is not None for y, d in zip(ys, dys, strict=False)):
             raise NoGradientError(f"{node!r}: the gradient of an output that is read is not known.")
@@ -51,7 +51,7 @@ def expand_composition(node: Node, inputs: Inputs) -> list[Value] | None:
     node : Node
         The node.
     inputs : sequence of Value or None
-        What it reads.
+        Its inputs.
 
     Returns
     -------
@@ -77,7 +77,8 @@ def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     """Register an operator as a composition of others: its gradient is the gradient of the composition.
 
     The decorated function takes the inputs of the operator as positional parameters and its attributes, ``node``, or
-    ``y`` (for the shape of the output) as keyword-only ones. It returns the outputs, None for one without a gradient.
+    ``y`` (for the shape of the output) as keyword-only parameters. It returns the outputs, None for an output without a
+    gradient.
 
     Parameters
     ----------
@@ -98,7 +99,6 @@ def composed(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     ... def _(x):
     ...     return x / (1 + op.Abs(x))
     """
-
     return register_rule(Composition, op_type, domain)
 
 
@@ -114,12 +114,12 @@ def grad(
     wrt : sequence of Value
         The values to differentiate with respect to: inputs, constants or intermediate values.
     cotangents : sequence of Value, optional
-        One per output, of its shape; ones by default, so that a scalar loss needs none.
+        A cotangent per output, of its shape; by default 1, so that a scalar loss needs none.
 
     Returns
     -------
     list of Value
-        One per value of `wrt`, of its shape; zeros where no output depends on it.
+        A gradient per value of `wrt`, of its shape; zeros where no output depends on it.
 
     Raises
     ------
@@ -192,7 +192,7 @@ class _Walk:
         return x in self.active or (x.inner is not None and x.node in self.nodes and x.is_float)
 
     def add(self, x: Value, d: Value | None) -> None:
-        """Add the cotangent of a value that came along one path."""
+        """Add the cotangent of a value that came along a path."""
         if d is None or not self.is_active(x):
             return
         if x.inner is not None and x.node is not None and x not in self.sums:
@@ -227,7 +227,7 @@ class _Walk:
                 )
 
     def visit_control(self, node: Node) -> None:
-        """Pull the cotangents of an If, a Loop or a Scan back to its inputs and to what its bodies capture."""
+        """Pull the cotangents of an If, a Loop or a Scan back to its inputs and to the captures of its bodies."""
         dys = {y: self.sums[y] for y in (*node.outputs, *self.taps.get(node, ())) if y in self.sums}
         if not dys:
             return
@@ -274,7 +274,7 @@ def nodes_between(outputs: Iterable[Value], targets: set[Value], cut: Collection
 def _ends(node: Node) -> bool:
     """Whether the gradient of a node is zero by nature.
 
-    An opaque one of whole numbers computes indices or hashes, unless it reads numbers of a quantization.
+    An opaque node of whole numbers computes indices or hashes, unless it reads numbers of a quantization.
     """
     return is_constant(node) or (node.is_opaque and not any(map(carries_gradient, node.outputs))
                                  and not any(map(is_quantized_number, (*node.reads, *node.outputs))))

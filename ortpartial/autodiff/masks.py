@@ -1,4 +1,4 @@
-"""Masks of gradients: what a mask has shut passes nothing, were the cotangent behind it infinite or NaN.
+"""Masks of gradients: shut elements pass nothing, were the cotangent behind them infinite or NaN.
 
 A mask is multiplied in where the cotangent is known to be finite, as `Where` takes five times as long in onnxruntime
 1.19 to 1.32, and selects where it is not, as 0 · ∞ is NaN.

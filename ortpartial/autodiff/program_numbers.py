@@ -33,8 +33,8 @@ _ROWS = 64
 def explain_program_numbers(outputs: Sequence[Value], readers: Mapping[Value, Sequence[Node]]) -> dict[Value, str]:
     """Constants that no training changes unless they are named, and why.
 
-    `readers` has the constants of real numbers and the nodes that read each. What decides is how a constant is used,
-    and where that is not certain, what it holds as well:
+    `readers` has the constants of real numbers and the nodes that read each. The use of a constant decides, and its
+    numbers, too, where the use is not certain:
 
     * the frequencies of a rotary embedding: steadily rising or falling positive numbers, which meet nothing but
       positions on their way to sines and cosines of the same angles;
@@ -115,7 +115,7 @@ def _feeds_angles(v: Value, consumers: Mapping[Value, Sequence[Node]], outputs: 
 
 
 def _is_position(v: Value, vectors: Collection[Value]) -> bool:
-    """Whether real numbers follow from whole ones, single numbers and vectors that rise or fall."""
+    """Whether real numbers follow from whole numbers, single numbers and vectors that rise or fall."""
     seen, stack = {v}, [v]
     while stack:
         x = stack.pop()

@@ -15,7 +15,7 @@ __all__ = ["at_least", "is_finite", "set_unbounded"]
 
 INF = math.inf
 
-#: What elements may be besides finite numbers: nothing; -∞, but not in a whole row; ±∞; NaN as well.
+#: Elements besides finite numbers: nothing; -∞, but not in a whole row; ±∞; NaN as well.
 FINITE, PARTLY_HIDDEN, EXTENDED, ANY = range(4)
 
 
@@ -24,7 +24,7 @@ class Range(NamedTuple):
 
     low: float = -INF
     high: float = INF
-    #: One of FINITE, PARTLY_HIDDEN, EXTENDED and ANY.
+    #: FINITE, PARTLY_HIDDEN, EXTENDED or ANY.
     kind: int = FINITE
     #: Whether no element is so close to 0 that its reciprocal overflows.
     is_nonzero: bool = False
@@ -43,7 +43,7 @@ _SMALLEST = {(2, 3): 2.0**-16, (2, 2): 2.0**-128, (4, 6): 2.0**-128, (8, 15): 2.
 _MAX_SIZE = 2**22
 
 
-#: Of so many numbers of both signs, it is found out whether one is 0: divisors, and no weights.
+#: Of so many numbers of both signs, it is found out whether any is 0: divisors, and no weights.
 _FEW = 256
 
 
@@ -85,7 +85,7 @@ def find_range(v: Value) -> Range:
 
 
 def _walk(root: Node) -> Range:
-    """The range of a node, after those of all that it reads."""
+    """The range of a node, after the ranges of its inputs."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -148,7 +148,7 @@ def _reciprocal_exists(v: Value, nearest: float) -> bool:
 
 
 def _of_node(node: Node) -> Range:
-    """The range of the first output of a node, from those of what it reads."""
+    """The range of the first output of a node, from the ranges of its inputs."""
     y, rule = node.outputs[0], None if node.domain else _RULES.get(node.op_type)
     if rule is None or not y.is_float:
         return Range(kind=ANY) if any(find_range(x).kind for x in _reads(node)) else _USUAL
@@ -177,7 +177,7 @@ def _keep(node: Node, x: Range, *_: Range) -> Range:
 
 
 def _keep_elements(node: Node, x: Range, *_: Range) -> Range:
-    """Elements in other rows, so that those that are hidden may fill one."""
+    """Elements in other rows, so that hidden elements may fill a row."""
     return x._replace(kind=EXTENDED if x.kind == PARTLY_HIDDEN else x.kind)
 
 
@@ -206,14 +206,14 @@ def _add(node: Node, a: Range, b: Range) -> Range:
 
 
 def _keeps_rows(node: Node, a: Range, b: Range) -> bool:
-    """Whether what is hidden in one operand has the rows of the result: it is as wide."""
+    """Whether the operand with hidden elements has the rows of the result: it is as wide."""
     hidden = node.inputs[0 if a.kind == PARTLY_HIDDEN else 1]
     y = node.outputs[0]
     return bool(hidden is not None and hidden.shape and y.shape and hidden.shape[-1] == y.shape[-1])
 
 
 def _is_one_where_zero(node: Node, i: int, j: int) -> bool:
-    """Whether one operand is Cast(Equal(v, 0)) of the other one, v."""
+    """Whether an operand is Cast(Equal(v, 0)) of the other, v."""
     v, one = node.inputs[i], node.inputs[j]
     maker = None if one is None else one.node
     return maker is not None and maker.op_type == "Cast" and _is_zero_of(maker.inputs[0], v)
@@ -245,7 +245,7 @@ def _mul(node: Node, a: Range, b: Range) -> Range:
     ends = [_times(p, q) for p in (a.low, a.high) for q in (b.low, b.high)]
     kind = _worst(a, b)
     for x, k in ((a, b), (b, a)):
-        # A number that scales keeps what is infinite, and one above 0 what is hidden.
+        # A number that scales keeps infinite elements, and a number above 0 hidden ones.
         if k.kind == FINITE and k.is_nonzero and PARTLY_HIDDEN <= x.kind <= EXTENDED:
             kind = x.kind if x.kind == EXTENDED or k.low > 0 else EXTENDED
     return Range(min(ends), max(ends), kind, a.is_nonzero and b.is_nonzero)
@@ -404,7 +404,7 @@ def _reduce_rows(node: Node, x: Range, *_: Range) -> Range:
 
 
 def _along_rows(node: Node) -> bool:
-    """Whether the last axis is what is reduced."""
+    """Whether the last axis is reduced."""
     x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     rank = len(x.shape) if x is not None and x.shape is not None else 0
     along = node.attribute("axis") if axes is None else None if axes.array is None else axes.array.ravel().tolist()

@@ -21,15 +21,14 @@ Gradients = Sequence["Value | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes that it knows of, if not
-    all."""
+    """A vector-Jacobian product, the keyword-only parameters that it takes, and the attributes it knows, if not all."""
 
     function: Callable[..., Any]
     keywords: tuple[str, ...]
     attributes: frozenset[str] | None = None
 
     def __call__(self, node: Node, dys: Any, wanted: Sequence[Any]) -> Gradients:
-        """Cotangents of the node's inputs from those of its outputs.
+        """Cotangents of the node's inputs from the cotangents of its outputs.
 
         `wanted` says of each input whether its cotangent is needed; of a node with bodies, it is the values needed.
         """
@@ -46,7 +45,6 @@ class Rule:
         # A node may leave out optional inputs, and a rule the last inputs, which then have no gradient.
         return result[: len(node.inputs)] + (None,) * (len(node.inputs) - len(result))
 
-
     def _check_attributes(self, node: Node, known: Collection[str]) -> None:
         """Raise an error for an attribute that a later opset than that of the rule has added."""
         for name, value in node.attributes.items():
@@ -61,7 +59,7 @@ YOUNG = frozenset({"CausalConvWithState", "CumProd"})
 RULES: dict[tuple[str, str], Rule] = {}
 CONSTANT: set[tuple[str, str]] = set()
 
-#: Of operators that have no rule, why, and what to do instead.
+#: Of operators that have no rule, the reason, with advice.
 REASONS: dict[tuple[str, str], str] = {}
 
 #: Domains of operators that read and write the layouts of onnxruntime, in which weights have another order.
@@ -73,8 +71,8 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Function], Function]:
 
     The decorated function is the formula and nothing else. Its positional parameters are the operator's inputs; its
     keyword-only parameters are ``y`` or ``ys`` (outputs), ``dy`` or ``dys`` (their cotangents, None for an unused
-    output), ``node``, or attributes by their name in the specification, with its defaults. It returns one cotangent per
-    input, in order; None, or leaving out the last ones, means "no gradient by nature". Do not sum over broadcast axes:
+    output), ``node``, or attributes by their name in the specification, with its defaults. It returns a cotangent per
+    input, in order; None, or leaving out the last, means "no gradient by nature". Do not sum over broadcast axes:
     `grad` does it.
 
     Parameters
@@ -101,7 +99,6 @@ def vjp(op_type: str, domain: str = "") -> Callable[[Function], Function]:
     ... def _(x, *, dy):
     ...     return dy
     """
-
     return register_rule(Rule, op_type, domain)
 
 
@@ -137,7 +134,7 @@ def elementwise(op_type: str, *partials: Callable[..., Value], domain: str = "")
     op_type : str
         Name of the operator.
     *partials : callable
-        One per input: a function of the inputs and the output, which returns the partial derivative by that input.
+        For each input a function of the inputs and the output, which returns the partial derivative by that input.
     domain : str
         Its domain.
 
@@ -179,7 +176,7 @@ def refuse_gradient(*op_types: str, domain: str = "", reason: str) -> None:
     domain : str
         Their domain.
     reason : str
-        Why, and what to do instead: the end of a sentence.
+        The reason, with advice: the end of a sentence.
 
     Examples
     --------
@@ -189,7 +186,7 @@ def refuse_gradient(*op_types: str, domain: str = "", reason: str) -> None:
 
 
 def has_rule(op_type: str, domain: str = "") -> bool:
-    """Whether an operator has a rule or is registered as one without a gradient.
+    """Whether an operator has a rule or is registered as without a gradient.
 
     Parameters
     ----------

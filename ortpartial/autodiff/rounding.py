@@ -17,7 +17,7 @@ __all__ = ["check_rounding", "explain_rounding", "find_roundings", "is_quantized
 #: Element types of sizes, indices and conditions, which are no numbers of a quantization.
 _DISCRETE = frozenset({TensorProto.BOOL, TensorProto.INT64})
 
-#: Element types of quantizations alone; opaque operators compute indices in those of 32 and 64 bits.
+#: Element types of quantizations alone; opaque operators compute indices in 32 and 64 bits.
 _QUANTIZED = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4,
                         TensorProto.UINT4})
 
@@ -58,7 +58,7 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
             roundings.setdefault(v.node, reader or v.node)
         if id(v.node) not in seen and not is_constant(v.node):
             seen.add(id(v.node))
-            # The walk goes on inside of bodies, and from there to what they capture.
+            # The walk goes on inside of bodies, and from there to captured values.
             inside = [y for body in v.node.bodies for y in body.outputs]
             reads = [x for x in v.node.inputs if x is not None] if inside else gradient_reads(v.node)
             stack.extend((x, v.node) for x in (*reads, *inside))
@@ -66,7 +66,7 @@ def find_roundings(outputs: Iterable[Value], cut: Collection[Value] = ()) -> lis
 
 
 def rounds(node: Node) -> bool:
-    """Whether a node rounds real numbers to those of a quantization; an opaque one does if its types say so."""
+    """Whether a node rounds real numbers to a quantization; an opaque node does if its types say so."""
     return node.op_type in QUANTIZERS or (node.is_opaque and any(map(is_quantized_number, node.outputs)))
 
 
@@ -76,7 +76,7 @@ def is_quantized_number(v: Value) -> bool:
 
 
 def explain_rounding(node: Node, reader: Node) -> str:
-    """Why no gradient passes through a node that rounds, and what to do."""
+    """The reason why no gradient passes through a node that rounds, with advice."""
     of = f" (output {node.outputs[0].hint!r})" if node.outputs[0].hint else ""
     problem = f"{node!r}{of} rounds, and no gradient passes through it."
     if can_pass_straight_through(reader):

@@ -1,4 +1,4 @@
-"""Trainable weights: the initializers that a gradient reaches, and those that the caller names."""
+"""Trainable weights: the initializers that a gradient reaches, or that the caller names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
     """The targets on a differentiable path to the outputs; their gradient may still be zero."""
     candidates = set(targets)
     between = set(nodes_between(outputs, candidates, ()))
-    # Nodes before a whole number, such as one that Cast makes, are between them as well, and have no gradient.
+    # Nodes before a whole number, such as the result of a Cast, are between them as well, and have no gradient.
     reached, stack = set(outputs), [y.node for y in outputs if y.node in between]
     while stack:
         node = stack.pop()
@@ -66,7 +66,7 @@ def find_reached_weights(outputs: Sequence[Value], targets: Iterable[Value]) -> 
 def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
     """Constants of real numbers on a differentiable path to the outputs, and the nodes there that read them.
 
-    What no training changes by itself is left out: see `_KEPT`.
+    Constants that no training changes by itself are left out: see `_KEPT`.
     """
     readers: dict[Value, list[Node]] = {}
     seen: set[int] = set()
@@ -88,8 +88,8 @@ def find_readers(outputs: Iterable[Value]) -> dict[Value, list[Node]]:
 def find_trainable(outputs: Iterable[Value]) -> set[Value]:
     """The weights that are trained by default.
 
-    They are the constants of rank one or more on a differentiable path to the outputs, except running statistics, class
-    weights, the scales of quantizations, the numbers that exporters write, and those of the program: see
+    They are the constants of rank 1 or more on a differentiable path to the outputs, except running statistics, class
+    weights, the scales of quantizations, the numbers that exporters write, and numbers of the program: see
     `is_exported_number` and `explain_program_numbers`.
     """
     outputs = list(outputs)
@@ -102,10 +102,10 @@ def find_trainable(outputs: Iterable[Value]) -> set[Value]:
 def find_default_weights(model: Model, outputs: Iterable[str]) -> set[Value]:
     """The weights of a model that are trained by default.
 
-    They are those of `find_trainable`, except what scales and imputes features in front of a scikit-learn model: it was
-    computed from the data, and the gradient of a scale is not a number where a feature is missing. Buffers and numbers
-    of an exported program are left out as well, where the file tells them from parameters. Of a model that
-    `ortpartial.torch.export` has written, they are the parameters with ``requires_grad``, scalars included.
+    They are the result of `find_trainable`, except numbers that scale and impute features in front of a scikit-learn
+    model: they were computed from the data, and the gradient of a scale is not a number where a feature is missing.
+    Buffers and numbers of an exported program are left out as well, where the file tells them from parameters. Of a
+    model that `ortpartial.torch.export` has written, they are the parameters with ``requires_grad``, scalars included.
     """
     ys = [model.outputs[o] for o in outputs]
     left_out = {*list_preprocessing(model.proto), *list_program_constants(model.proto)}
@@ -180,9 +180,9 @@ def resolve_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
     weights : str, sequence of str, or callable, optional
         Names, aliases and patterns of `fnmatch`, such as ``"encoder.layer.5.*"``, in any order, and ``"adapter"`` for
         the weights of an adapter; or a function of a name, a shape and a node that reads the weight, which says whether
-        to train it. Patterns and functions choose among what a gradient reaches, except running statistics, the
-        numbers that exporters write, and those of the program, such as the angles of a rotary embedding. By default the
-        float initializers of rank one or more among these, except statistics of the data; of a model of
+        to train it. Patterns and functions choose among the weights that a gradient reaches, except running statistics,
+        numbers that exporters write, and numbers of the program, such as the angles of a rotary embedding. By default
+        the float initializers of rank 1 or more among these, except statistics of the data; of a model of
         `ortpartial.torch.export`, the parameters with ``requires_grad``.
     outputs : sequence of str
         The outputs to train.
@@ -239,7 +239,7 @@ def _select_weights(model: Model, weights: WeightSelection | None, outputs: Sequ
 
 
 def warn_of_rounding(model: Model, outputs: Sequence[str], trainable: Collection[Value]) -> None:
-    """Warn of weights that are not trained because a quantization rounds what is computed from them."""
+    """Warn of weights that are not trained because a quantization rounds values computed from them."""
     for node, reader in find_roundings([model.outputs[o] for o in outputs]):
         lost = find_trainable([x for x in node.inputs[:1] if x is not None]) - set(trainable)
         if names := [n for n, v in model.initializers.items() if v in lost]:
@@ -322,7 +322,7 @@ def _find_candidates(model: Model, outputs: Sequence[str]) -> dict[str, list[Nod
 
 def _choose(model: Model, predicate: Callable[[str, tuple[int, ...], Node], object],
             candidates: Mapping[str, list[Node]]) -> list[str]:
-    """The weights that a function chooses, called once for each node that reads one."""
+    """The weights that a function chooses, called once for each node that reads a weight."""
     check_callable("weights_to_train", predicate, 3)
     shapes = {n: model.arrays[n].shape for n in candidates}
     chosen = [n for n, nodes in candidates.items()

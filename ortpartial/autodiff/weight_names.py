@@ -1,4 +1,4 @@
-"""Names of weights: what a name, an alias or a pattern stands for, with "did you mean"; frozen weights."""
+"""Names of weights: the initializers of a name, an alias or a pattern, with "did you mean"; frozen weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ortpartial.model import Model, is_base, read_adapter
 
 __all__ = ["check_weight", "find_frozen", "find_named", "is_pattern", "list_adapter", "list_some", "match_names"]
 
-#: What stands for all weights of the adapter that a model holds, as far as it is no name.
+#: The word for all weights of the adapter of a model, as far as it is no name.
 _ADAPTER = "adapter"
 
 
@@ -42,7 +42,7 @@ def list_adapter(model: Model, item: str) -> list[str] | None:
 
 
 def find_named(model: Model, item: str) -> set[str]:
-    """The initializers that a name, an alias or a pattern stands for, or ``"adapter"`` for those of an adapter.
+    """The initializers that a name, an alias or a pattern stands for, or ``"adapter"`` for an adapter's.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def find_frozen(model: Model, freeze: str | Sequence[str]) -> dict[str, str]:
     model : Model
         The model.
     freeze : str or sequence of str
-        Names, aliases and patterns of `fnmatch`; behind "!", they are trained although an earlier one freezes them.
+        Names, aliases and patterns of `fnmatch`; behind "!", they are trained although an earlier pattern freezes them.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def match_names(model: Model, pattern: str, candidates: Collection[str]) -> set[
     names = {**{n: n for n in model.initializers}, **{alias: a.initializer for alias, a in model.aliases.items()}}
     if matching := {initializer for n, initializer in names.items() if fnmatchcase(n, pattern)}:
         return matching
-    # A module may be inside of another one, and numbers of layers begin at 0.
+    # A module may be inside of another, and numbers of layers begin at 0.
     for near in (f"*{pattern}", f"{pattern}*", f"*{pattern}*", re.sub(r"\d+", "*", pattern)):
         if similar := [n for n in candidates if fnmatchcase(model.main_names[n], near)]:
             example = model.main_names[similar[-1]]

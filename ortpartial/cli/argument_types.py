@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 __all__ = ["Commands", "OptionGroup"]
 
-#: What a command is added to.
+#: The object that commands are added to.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-#: What options are added to: a command, or a group of its options.
+#: An object that options are added to: a command, or a group of its options.
 OptionGroup: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"

@@ -39,7 +39,7 @@ def add_bench_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "bench", run_bench, "Measure how long a step takes, by every engine.",
                           usage="MODEL [--batch-size N ...] [option ...]", description=_DESCRIPTION,

@@ -1,4 +1,4 @@
-"""The command `check`: whether every engine computes what a model says."""
+"""The command `check`: whether every engine computes the same as the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_check_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "check", run_check, "Compare what every engine computes with what the model says.",
                           usage="MODEL [DATA] [option ...]", description=_DESCRIPTION, examples=_EXAMPLES)

@@ -1,4 +1,4 @@
-"""The command `completion`: what a shell needs to complete commands, options and files."""
+"""The command `completion`: a script with which a shell completes commands, options and files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_completion_command(commands: Commands, program: argparse.ArgumentParser)
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     program : argparse.ArgumentParser
         The parser of all commands, whose options are completed.
     """

@@ -84,12 +84,12 @@ def parse_loss(word: str) -> BaseLearningLoss:
 
 
 def parse_losses(words: Sequence[str], outputs: Sequence[str]) -> BaseLearningLoss | dict[str, BaseLearningLoss]:
-    """The loss of one word, or those of several outputs.
+    """The loss of a word, or the losses of several outputs.
 
     Parameters
     ----------
     words : sequence of str
-        One for all outputs, or one of the form ``output=loss`` for each.
+        A word for all outputs, or a word of the form ``output=loss`` for each.
     outputs : sequence of str
         The outputs that a single word is for, where there are several.
 
@@ -117,7 +117,7 @@ def parse_losses(words: Sequence[str], outputs: Sequence[str]) -> BaseLearningLo
 
 
 def is_for_all(words: Sequence[str]) -> bool:
-    """Whether losses are one word for all outputs, and not ``output=loss`` for each.
+    """Whether losses are a single word for all outputs, and not ``output=loss`` for each.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def parse_averaging(word: str) -> WeightAverage:
 
 
 def _parse(word: str, option: str, resolve: Callable[[str], object], positional: Sequence[str]) -> Any:
-    """A piece by its name, with settings: the first ones may be without their names."""
+    """A piece by its name, with settings, the first of which may stand without their names."""
     name, *parts = word.split(":")
     try:
         piece = resolve(name)

@@ -18,7 +18,7 @@ __all__ = ["clean", "close_output", "format_seconds", "format_table", "has_color
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
-#: What `paint` has written and `clean` has not seen yet: the only texts whose escape sequences stay.
+#: Texts that `paint` has written and `clean` has not seen yet: the only texts whose escape sequences stay.
 _PAINTED: set[str] = set()
 
 #: The characters of a cell of a table.
@@ -68,18 +68,18 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print an error as one line to stderr.
+    """Print an error as a line to stderr.
 
     Parameters
     ----------
     text : str
-        What is wrong; line breaks become spaces.
+        The message; line breaks become spaces.
     """
     print(f"{paint('ortpartial:', 'red', sys.stderr)} {shorten(' '.join(text.split()))}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line, without the place in the code: `warnings.showwarning` of a command.
+    """Print a warning as a line, without the place in the code: `warnings.showwarning` of a command.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def print_line(text: str, file: TextIO | None = None) -> None:
     Parameters
     ----------
     text : str
-        The line; what could give orders to a terminal is printed as an escape.
+        The line; characters that give orders to a terminal are printed as escapes.
     file : file, optional
         Where to print; stdout by default.
     """
@@ -108,7 +108,7 @@ def print_line(text: str, file: TextIO | None = None) -> None:
 
 
 def clean(line: str) -> str:
-    """A line with nothing that could give orders to a terminal, but for what `paint` has written.
+    r"""A line with nothing that could give orders to a terminal, but for the output of `paint`.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ def clean(line: str) -> str:
 
     Examples
     --------
-    >>> print(clean("w\\x1b[2J\\n"))
-    w\\x1b[2J\\n
+    >>> print(clean("w\x1b[2J\n"))
+    w\x1b[2J\n
     """
     for text in list(_PAINTED):
         before, painted, after = line.partition(text)
@@ -134,7 +134,7 @@ def clean(line: str) -> str:
 
 
 def close_output(file: TextIO) -> None:
-    """Let what is still printed to a broken pipe vanish, also what Python flushes as it ends.
+    """Discard all further output to a broken pipe, also when Python flushes it at exit.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def close_output(file: TextIO) -> None:
 
 
 def print_json(record: Mapping[str, object]) -> None:
-    """Print an object of JSON as one line; NaN and infinity, which JSON does not know, are null.
+    """Print an object of JSON as a line; NaN and infinity, which JSON does not know, are null.
 
     Parameters
     ----------
@@ -176,11 +176,11 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str 
     Parameters
     ----------
     head : sequence of str
-        What the columns are called.
+        The names of the columns.
     rows : iterable of sequence of str
         Their texts.
     align : str
-        "<" or ">" for each column, to the left or to the right, which those without one are.
+        "<" or ">" for each column, to the left or, by default, to the right.
 
     Returns
     -------

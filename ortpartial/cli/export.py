@@ -48,7 +48,7 @@ def add_export_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "export", run_export,
                           "Write a model with its training, as in the ONNX standard, or a training kit.",
@@ -109,7 +109,7 @@ def _write_kit(args: argparse.Namespace, training: ModelProto) -> int:
 
 
 def _report(args: argparse.Namespace, inputs: list[str], outputs: list[str], state: list[str]) -> None:
-    """Print what was written."""
+    """Print the file and its inputs, outputs and state."""
     if args.json:
         print_json({"model": args.output, "inputs": inputs, "outputs": outputs, "state": state})
     else:

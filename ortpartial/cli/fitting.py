@@ -20,15 +20,15 @@ from .options import add_force_option, add_json_option
 __all__ = ["add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "list_losses",
            "make_callbacks", "print_interruption", "remove_checkpoints"]
 
-#: Seconds from one checkpoint to the next that nobody has asked for.
+#: Seconds between checkpoints that nobody has asked for.
 _PERIOD = 60
 
-#: What a record of an epoch holds beside losses and metrics.
+#: Fields of a record of an epoch beside losses and metrics.
 _OTHERS = frozenset({"epoch", "iteration", "seconds", "learning_rate"})
 
 
 def add_fitting_options(output: OptionGroup) -> None:
-    """Add the options of checkpoints, and of what is printed."""
+    """Add the options of checkpoints and of printing."""
     output.add_argument("--checkpoint", type=Path, metavar="FOLDER",
                         help="where to write checkpoints, every epoch; default: FILE.checkpoints, every minute, "
                              "removed at the end")
@@ -40,7 +40,7 @@ def add_fitting_options(output: OptionGroup) -> None:
 
 
 def find_folder(args: argparse.Namespace) -> Path:
-    """The folder of the checkpoints: the one asked for, or one beside the output."""
+    """The folder of the checkpoints: as asked for, or beside the output."""
     folder: Path = args.checkpoint or args.output.with_name(f"{args.output.name}.checkpoints")
     return folder
 
@@ -61,7 +61,7 @@ def remove_checkpoints(folder: Path, args: argparse.Namespace) -> None:
     if args.checkpoint is None:
         for path in list_checkpoints(folder):
             path.unlink()
-        with suppress(OSError):  # It holds what others have put there, or was never made.
+        with suppress(OSError):  # It holds files of others, or was never made.
             folder.rmdir()
 
 

@@ -29,7 +29,7 @@ def add_gradient_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "gradient", run_gradient, "Write the gradient of a model as a model.",
                           usage="MODEL -o FILE [--wrt NAME ...] [option ...]",

@@ -1,4 +1,4 @@
-"""Habits: options of other programs, and what to write in their place."""
+"""Habits: options of other programs, and our options in their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 
 __all__ = ["describe_option"]
 
-#: Options of other programs, without signs, and those of ours with an example.
+#: Options of other programs, without signs, and our options with an example.
 _HABITS: dict[str, str] = {
     **dict.fromkeys(("lr", "learningrate", "learningrateinit", "eta0", "stepsize", "optimizer", "optim", "solver"),
                     "--rate adam:1e-3"),

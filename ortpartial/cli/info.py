@@ -1,4 +1,4 @@
-"""The command `info`: show the weights of a model by module, what is trained and why not, operators and gradients."""
+"""The command `info`: show the weights of a model by module, whether and why they train, operators and gradients."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Report:
     model : Model
         The model.
     outputs : list of str
-        Those of real numbers.
+        The outputs of real numbers.
     weights : list of str
-        What would be trained.
+        The weights that would be trained.
     blockers : list of str
-        Sentences: what prevents it.
+        Sentences: the reasons against training.
     refusals : list of str
-        What the agent does not train.
+        Sentences: the reasons against the agent.
     descriptions : dict of str to WeightDescription
         By initializer, whether it is trained, and why not.
     """
@@ -97,7 +97,7 @@ def add_info_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "info", run_info, "Show a model: what is trained and why not, engines, memory.",
                           usage="MODEL [option ...]", description=_DESCRIPTION, examples=_EXAMPLES)
@@ -131,7 +131,7 @@ def run_info(args: argparse.Namespace) -> int:
 
 
 def _examine(args: argparse.Namespace, sizes: Mapping[str, int]) -> Report:
-    """Read a model, and find out what can be trained."""
+    """Read a model, and report whether and how it can be trained."""
     model = load_model(args)
     outputs = [n for n, v in model.outputs.items() if v.is_float]
     weights: list[str] = []
@@ -315,7 +315,7 @@ def _list_operators(model: Model, refusals: Sequence[str]) -> Iterator[tuple[str
     gradients = {_operator(node): "rule" if model.straight_through and is_quantized(node) else gradient_support(node)
                  for node in nodes}
     refused = _group_by_operator(refusals)
-    # A refusal that names no operator, such as one of the opset, concerns the whole graph.
+    # A refusal that names no operator, such as a refusal of the opset, concerns the whole graph.
     no_agent = not refused.keys() <= counts.keys()
     for operator, count in sorted(counts.items()):
         gradient = gradients[operator]

@@ -1,4 +1,4 @@
-"""Ctrl-C: an end in order of what runs, and never of what comes after it."""
+"""Ctrl-C: an orderly end of the training, and never of the work after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Interruption"]
 
 
 class Interruption:
-    """Ctrl-C, which ends a training and never what comes after it, such as the writing of the model."""
+    """Ctrl-C, which ends a training and never the work after it, such as writing the model."""
 
     def __init__(self) -> None:
         #: Whether the next Ctrl-C raises a KeyboardInterrupt.
@@ -19,7 +19,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         self._former: Any = None
-        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as by a shell for what runs in the background
+        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as by a shell for programs in the background
         if threading.current_thread() is threading.main_thread() and not is_ignored:  # Signals reach no other thread.
             self._former = signal.signal(signal.SIGINT, self._handle)
         return self

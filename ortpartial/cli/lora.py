@@ -135,7 +135,7 @@ def run_lora(args: argparse.Namespace) -> int:
         if not args.resume:  # Checkpoints of a training before stay.
             remove_checkpoints(folder, args)
         raise
-    with Interruption() as interruption:  # What follows is finished even after Ctrl-C.
+    with Interruption() as interruption:  # The work below is finished even after Ctrl-C.
         interruption.is_raised = False
         save_adapter(optimizer, args.output, args.base)
         if args.base is not None:

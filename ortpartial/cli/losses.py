@@ -1,4 +1,4 @@
-"""The losses of `train` and `evaluate`: those that labels and probabilities call for."""
+"""The losses of `train` and `evaluate`: as labels and probabilities call for."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def choose_losses(words: Sequence[str], roles: Roles, model: Model, columns: Col
     """The words of the losses, with settings that follow from the outputs and the targets.
 
     Labels, texts or whole numbers, have a loss of classes where no word says another, and an output that ends in
-    Softmax or Sigmoid has one of probabilities.
+    Softmax or Sigmoid has a loss of probabilities.
 
     Parameters
     ----------
     words : sequence of str
-        Those that were given or are stored; none for the default.
+        The words that were given or are stored; none for the default.
     roles : Roles
-        Which column is what.
+        The roles of the columns.
     model : Model
         The model.
     columns : dict of str to numpy.ndarray
@@ -76,7 +76,7 @@ def _choose_default(roles: Roles, model: Model, columns: Columns, quiet: bool) -
 
 
 def _of_probabilities(word: str, loss: BaseLearningLoss, y: Value, has_labels: bool) -> str:
-    """The loss of an output that ends in Softmax or Sigmoid; labels of several classes have no loss for single ones."""
+    """The loss of an output that ends in Softmax or Sigmoid; labels of several classes have no loss for one score."""
     if "from_logits" in word or not ends_in_probabilities(y, loss):
         return word
     name, *settings = word.split(":")

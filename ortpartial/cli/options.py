@@ -40,17 +40,17 @@ def add_command(commands: Commands, name: str, run: Callable[[argparse.Namespace
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     name : str
         Its name.
     run : callable
         Executes it, from its arguments to an exit code.
     summary : str
-        What it does, in a sentence.
+        Its purpose, in a sentence.
     usage : str
         The arguments that it is usually given.
     description : str
-        What it does, at length.
+        Its purpose, at length.
     examples : str
         A line of a shell each, without the name of the program.
     model : str
@@ -117,7 +117,7 @@ def load_model(args: argparse.Namespace) -> Model:
 
 
 def add_data_options(command: OptionGroup, target: bool = True) -> None:
-    """Add the data, and the options that say which column is what."""
+    """Add the data, and the options that tell the roles of its columns."""
     command.add_argument("data", type=Path, metavar="DATA",
                          help="rows: a .csv, .parquet or .arrow file with named columns, or an .npz file with arrays")
     if target:
@@ -140,7 +140,7 @@ def check_output(path: Path, force: bool, what: str) -> None:
     force : bool
         Whether a file may be overwritten.
     what : str
-        What will be written.
+        The name of the file in the message.
 
     Raises
     ------

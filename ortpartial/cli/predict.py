@@ -67,7 +67,7 @@ def add_predict_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "predict", run_predict, "Compute the outputs of a model for the rows of a file.",
                           usage="MODEL DATA [-o FILE] [option ...]",
@@ -86,7 +86,7 @@ def add_evaluate_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "evaluate", run_evaluate, "Compute the loss and the metrics of a model.",
                           usage="MODEL DATA [--target COLUMN ...] [option ...]",
@@ -181,7 +181,7 @@ def _find_labels(outputs: Mapping[str, np.ndarray], roles: Roles) -> dict[str, n
 
 
 def _to_columns(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns of a table: one for each element of a row."""
+    """The columns of a table: a column for each element of a row."""
     columns = {}
     for n, a in outputs.items():
         flat = a.reshape(len(a), -1)

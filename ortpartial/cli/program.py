@@ -1,4 +1,4 @@
-"""The program: the parser of all commands, and what every command does about errors and Ctrl-C."""
+"""The program: the parser of all commands, and the treatment of errors and Ctrl-C in every command."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The arguments; by default those of the process.
+        The arguments; by default the arguments of the process.
 
     Returns
     -------
     int
         The exit code: 0 for success, 1 if `info` finds a reason why the model cannot be trained, or `check` an engine
-        that computes something else, 2 after an error, which is printed as one line to standard error, 130 after
-        Ctrl-C, 141 where nobody reads what is printed.
+        that computes something else, 2 after an error, which is printed as a line to standard error, 130 after Ctrl-C,
+        141 where nobody reads the output.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Roles of columns: which of a file feed which input of a model, which are targets, and what their labels stand for.
+"""Roles of columns: columns of a file that feed the inputs of a model, targets, and the meaning of labels.
 
 A trained model stores the roles of the data it was trained on, so that `predict` and `evaluate` need not be told again.
 """
@@ -31,7 +31,7 @@ Columns = Mapping[str, np.ndarray]
 #: The key under which a model stores the roles, in its `metadata_props`.
 _KEY = "ortpartial.data"
 
-#: What a target is usually called, where it is not called like the output.
+#: The usual names of a target, where it is not called like the output.
 _TARGETS = ("y", "target", "targets", "label", "labels")
 
 #: Names of columns that an error lists.
@@ -47,7 +47,7 @@ class Roles:
     features : dict of str to list of str
         By input, the column that feeds it, or the columns that form it.
     target : list of str
-        The columns of the target: of the only trained output, or one for each of several.
+        The columns of the target: of the only trained output, or a column for each of several.
     outputs : list of str
         The trained outputs.
     weight : str, optional
@@ -69,7 +69,8 @@ class Roles:
                       ) -> tuple[Roles, list[str]]:
         """The roles with the columns that feed the inputs, and the columns of texts that are left out.
 
-        A column named like an input feeds it; those chosen, or else all others of numbers, form the input that is left.
+        A column named like an input feeds it; the chosen columns, or else all others of numbers, form the input that is
+        left.
         """
         if chosen is None and self.features.keys() == inputs.keys() and not all(n in columns for n in inputs):
             _check_columns([n for names in self.features.values() for n in names], columns, path)
@@ -87,7 +88,7 @@ class Roles:
 
     def _choose_columns(self, columns: Columns, chosen: Sequence[str] | None, features: Collection[str], path: Path
                         ) -> tuple[list[str], list[str]]:
-        """The chosen columns, or all others of numbers, and those of texts among the chosen or the others."""
+        """The chosen columns, or all others of numbers, and the columns of texts among them."""
         taken = {*features, *self.target, self.weight}
         names = match_columns(chosen, columns, path) if chosen else [
             n for n, a in columns.items() if n not in taken and a.ndim]
@@ -95,7 +96,7 @@ class Roles:
         return names if chosen else [n for n in names if n not in texts], texts
 
     def with_target(self, columns: Columns, chosen: Sequence[str] | None, path: Path) -> Roles:
-        """The roles with the columns of the target: those chosen, or those that are called like one."""
+        """The roles with the columns of the target: as chosen, or by their names."""
         if chosen is None and self.target:
             _check_columns(self.target, columns, path)
             return self
@@ -113,7 +114,7 @@ class Roles:
 
     def with_labels(self, columns: Columns, losses: Mapping[str, BaseLearningLoss], outputs: Mapping[str, Value]
                     ) -> Roles:
-        """The roles with what the labels stand for, in order; known ones stay.
+        """The roles with the meaning of the labels, in order; known labels stay.
 
         Labels are numbered where they are texts, or whole numbers of which some are no classes of the output.
         """
@@ -152,7 +153,7 @@ class Roles:
         return next(iter(arrays.values())) if len(arrays) == 1 else Table(arrays)
 
     def _encode(self, name: str, column: np.ndarray, path: Path) -> np.ndarray:
-        """The numbers of labels that stand for something; a negative one of a loss that does not count it stays."""
+        """The numbers of labels that have a meaning; a negative label that the loss ignores stays."""
         if (labels := self.labels.get(name)) is None:
             return column
         values = column.astype(np.array(labels).dtype.kind) if column.dtype.kind != "U" else column
@@ -278,7 +279,7 @@ def _list(names: Iterable[object]) -> str:
 
 
 def store_roles(model: ModelProto, roles: Roles) -> None:
-    """Write roles into a model, in place of former ones.
+    """Write roles into a model, in place of former roles.
 
     Parameters
     ----------

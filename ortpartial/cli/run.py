@@ -39,7 +39,7 @@ def add_run_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "run", run_run, "Train a model that was exported with its training.",
                           usage="MODEL DATA -o FILE [--epochs N] [option ...]",
@@ -97,7 +97,7 @@ def run_run(args: argparse.Namespace) -> int:
 
 
 def _check_run(args: argparse.Namespace) -> None:
-    """Refuse settings out of range, and an output that cannot be written or that would replace what was trained."""
+    """Refuse settings out of range, and an output that cannot be written or would replace the trained model."""
     if any(n is not None and n < 1 for n in (args.epochs, args.steps, args.batch)):
         raise SettingError("--epochs, --steps and --batch are integers of at least 1.")
     path = args.output
@@ -115,7 +115,7 @@ def _check_run(args: argparse.Namespace) -> None:
 
 def _take_validation(source: str, data: dict[str, np.ndarray], session: TrainingSession,
                      rng: np.random.Generator | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The rows to train on, and those to validate with: a share of the former, or those of a file."""
+    """The rows to train on, and those to validate with: a share of the former, or the rows of a file."""
     try:
         share = float(source)
     except ValueError:

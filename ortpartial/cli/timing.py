@@ -48,7 +48,7 @@ class RandomRows:
     sizes: Mapping[str, int]
 
     def draw_inputs(self, batches: int = 1) -> dict[str, np.ndarray]:
-        """Real numbers around 0, and whole ones that are allowed as indices."""
+        """Real numbers around 0, and whole numbers that are allowed as indices."""
         outputs = [self.model.outputs[o] for o in self.losses]
         inputs = find_inputs(outputs, self.model.inputs)
         ranges, rng = index_ranges(inputs, outputs), np.random.default_rng(0)
@@ -77,12 +77,12 @@ class RandomRows:
         return self.sizes[str(size)]
 
     def count_batches(self) -> int:
-        """As many batches as fit a moderate memory, so that what comes before and after an epoch does not count."""
+        """As many batches as fit a moderate memory, so that the work around an epoch does not count."""
         size = sum(a.nbytes for a in self.draw_inputs().values())
         return max(1, min(_BATCHES, _BYTES // max(size, 1)))
 
     def draw_targets(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Targets that every loss takes: 0 and 1, in the shapes that the outputs of one batch have."""
+        """Targets that every loss takes: 0 and 1, in the shapes that the outputs of a batch have."""
         first = self.draw_inputs()
         rows, batch = (len(next(iter(arrays.values()))) for arrays in (inputs, first))
         outputs = _open(self.model, list(self.losses)).run(first)
@@ -132,7 +132,7 @@ def _open(model: Model, outputs: Sequence[str]) -> Session:
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> float:
-    """The least time of a run, of those that fit into some seconds, after one that compiles."""
+    """The least time of the runs that fit into some seconds, after a run that compiles."""
     run()
     times: list[float] = []
     end = perf_counter() + seconds
@@ -170,7 +170,7 @@ def time_steps(rows: RandomRows, settings: Settings, seconds: float) -> tuple[fl
     rows : RandomRows
         The model and its data.
     settings : dict of str to object
-        Those of the optimizer.
+        The settings of the optimizer.
     seconds : float
         How long to measure.
 

@@ -34,7 +34,7 @@ class Row:
     ids : numpy.ndarray
         The tokens.
     labels : numpy.ndarray
-        The same, and -100 for those that the loss does not count.
+        The same, and -100 for tokens that the loss does not count.
     """
 
     ids: np.ndarray
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the loss counts a token; never the first one, as no other predicts it."""
+        """Whether the loss counts a token; never the first, as no other predicts it."""
         return bool((self.labels[1:] != _IGNORED).any())
 
 
@@ -56,14 +56,14 @@ def read_texts(path: Path, reader: TextReader, length: int) -> tuple[list[Row], 
         with ``"messages"`` or with ``"input_ids"``, or a list of token ids; a ``.txt`` file with a text in each line;
         or an ``.npy`` file with an array of token ids, (rows, tokens) or (tokens,).
     reader : TextReader
-        What makes tokens of texts.
+        The reader that makes tokens of texts.
     length : int
         How many tokens of a row are kept.
 
     Returns
     -------
     rows : list of Row
-        Those of which the loss counts a token.
+        The rows of which the loss counts a token.
     cut, empty : int
         How many rows are longer, and how many are left out.
 
@@ -157,7 +157,7 @@ def _to_row(ids: Any, where: str, labels: Any = None) -> Row:
 
 
 def read_json(path: Path) -> Json:
-    """The object in a file of JSON; nothing where there is no such file, or another one."""
+    """The object in a file of JSON; nothing where there is no such file, or it holds something else."""
     try:
         content = parse_json(read_regular(path))
     except (OSError, ValueError):
@@ -238,7 +238,7 @@ class TextReader:
             raise DataError(f"The template of conversations in {str(self.folder)!r} is damaged: {e}.") from None
 
     def read_text(self, text: str, start: int = 0, is_whole: bool = True) -> Row:
-        """The tokens of a text, those from some character on being counted.
+        """The tokens of a text, counted from some character on.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class TextReader:
         start : int
             The first character to be learned.
         is_whole : bool
-            Whether what stands before and after a text is missing in it, such as the token at which it ends.
+            Whether tokens before and after a text, such as the end token, are to be added to it.
         """
         encoding = self.tokenizer.encode(text, add_special_tokens=is_whole)
         counted = [not start or stop > start for _, stop in encoding.offsets]

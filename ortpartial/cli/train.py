@@ -86,7 +86,7 @@ def add_train_command(commands: Commands) -> None:
     Parameters
     ----------
     commands : object
-        What `argparse.ArgumentParser.add_subparsers` returned.
+        The result of `argparse.ArgumentParser.add_subparsers`.
     """
     command = add_command(commands, "train", run_train, "Train a model on the rows of a file.",
                           usage="MODEL DATA -o FILE [--target COLUMN ...] [option ...]",
@@ -155,7 +155,7 @@ class Task:
     losses : BaseLearningLoss, or dict of str to BaseLearningLoss
         The setting `learning_loss`.
     roles : Roles
-        Which column is what.
+        The roles of the columns.
     X, y, sample_weight, X_val, y_val : object
         The arguments of `fit`.
     """
@@ -171,7 +171,7 @@ class Task:
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Train a model, and write it; of several processes, the first one alone writes and prints."""
+    """Train a model, and write it; of several processes, the first alone writes and prints."""
     if not args.distributed:
         return _train(args)
     with connect_processes() as is_first:
@@ -201,7 +201,7 @@ def _train(args: argparse.Namespace, is_first: bool = True) -> int:
         raise
     if not is_first:
         return 0
-    with Interruption() as interruption:  # What follows is finished even after Ctrl-C.
+    with Interruption() as interruption:  # The work below is finished even after Ctrl-C.
         interruption.is_raised = False
         _write(optimizer, task.roles, args.output)
         if args.plot is not None:
@@ -287,7 +287,7 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
 
 
 def _find_best(optimizer: OrtGradientForwardBackwardOptimizer) -> Json:
-    """The record of the epoch whose weights are written: the last one, or the one that early stopping has found."""
+    """The record of the epoch whose weights are written: the last, or the best by early stopping."""
     best = next((c.best_epoch_ for c in optimizer.callbacks if isinstance(c, EarlyStopping)), None)
     return next((record for record in optimizer.history_ if record["epoch"] == best), optimizer.history_[-1])
 
@@ -300,7 +300,7 @@ def _write(optimizer: OrtGradientForwardBackwardOptimizer, roles: Roles, path: P
 
 
 def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOptimizer, seconds: float) -> None:
-    """Print where the model is, and what to do with it."""
+    """Print where the model is, and the commands that use it."""
     best = _find_best(optimizer)
     if args.json:
         losses = {n: best[n] for n in list_losses(best)}

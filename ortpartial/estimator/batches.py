@@ -1,4 +1,4 @@
-"""Batches: what tells an iterable of them from arrays, and which part of a batch is which input, target or weight."""
+"""Batches: how an iterable of them differs from arrays, and the inputs, targets and weights of a batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BatchReader:
         self.declared = list(data.spec.model.inputs)
 
     def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
-        """X, y and sample_weight, where X may be a dict of all, or several inputs in order; sparse ones are wrapped.
+        """X, y and sample_weight, where X may be a dict of all, or several inputs in order; sparse rows are wrapped.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class BatchReader:
         Raises
         ------
         DataError
-            There is no batch, or one has other parts.
+            There is no batch, or a batch has other parts.
         """
         X, y, sample_weight = self.unpack(X, y, sample_weight)
         if y is not None or isinstance(X, Mapping) or not is_batches(X):
@@ -80,7 +80,7 @@ class BatchReader:
         Raises
         ------
         DataError
-            There is no batch, or one has other parts.
+            There is no batch, or a batch has other parts.
         """
         if isinstance(batches, (list, tuple)) and len(batches) == 1:  # A thread would take longer than a short step.
             yield self.split(batches[0], with_target=with_target)
@@ -94,7 +94,7 @@ class BatchReader:
             raise DataError("There are no batches in X.")
 
     def split(self, batch: Data, *, with_target: bool = True) -> Batch:
-        """X, y and sample_weight of a batch; y may be missing without `with_target`, and the last one always.
+        """X, y and sample_weight of a batch; y may be missing without `with_target`, and the last always.
 
         Raises
         ------

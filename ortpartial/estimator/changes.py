@@ -30,7 +30,7 @@ def replace_update(
     spec: TrainingSpec, batches: int, updates: int, learning_rate: BaseLearningRate,
     learning_penalty: BaseLearningPenalty, gradient_clipping: GradientClipping | None, averaging: WeightAverage | None,
 ) -> TrainingSpec:
-    """The training with another update; an optimizer or average of another class starts with the next one.
+    """The training with another update; an optimizer or average of another class starts with the next update.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def replace_update(
 
 
 def check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> None:
-    """Refuse what lasts as long as a training of which the length is not known.
+    """Refuse settings that last as long as a training of unknown length.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def check_lengths(rate: BaseLearningRate, averaging: WeightAverage | None) -> No
     Raises
     ------
     SettingError
-        One of them does.
+        A setting does.
     """
     if rate.over(1) is not rate:
         raise SettingError(f"{rate.schedule!r} lasts as long as the training, and the data do not say how many "

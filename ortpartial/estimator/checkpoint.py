@@ -44,14 +44,14 @@ def write_checkpoint(state: Entries, path: str | os.PathLike[str], kind: str = "
     path : path
         The file.
     kind : str
-        What the file is called; those of one kind are not read as another one.
+        The kind of the file, which is not read as another.
 
     Raises
     ------
     SettingError
         The state holds something else, or the file ends as that of another library.
     OSError
-        The file cannot be written; the former one remains.
+        The file cannot be written; the former file remains.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> S
 
 
 def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
-    """List the checkpoints in a folder, the newest one last; other files are left out.
+    """List the checkpoints in a folder, the newest last; other files are left out.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, State] | None:
-    """Find a checkpoint and read it: a file, or the newest one in a folder that is whole.
+    """Find a checkpoint and read it: a file, or the newest in a folder that is whole.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, State] | None:
     Warns
     -----
     CheckpointWarning
-        A checkpoint is damaged or none of this library; the one before it is read.
+        A checkpoint is damaged or none of this library; the checkpoint before it is read.
 
     Examples
     --------
@@ -179,7 +179,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, State] | None:
 
 
 def add_checkpoint(state: Entries, folder: str | os.PathLike[str], keep: int) -> Path:
-    """Write a state to a folder as its newest checkpoint, and delete the oldest ones.
+    """Write a state to a folder as its newest checkpoint, and delete the oldest.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def add_checkpoint(state: Entries, folder: str | os.PathLike[str], keep: int) ->
     Raises
     ------
     OSError
-        The file cannot be written; the former ones remain.
+        The file cannot be written; the former files remain.
     """
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
@@ -224,16 +224,16 @@ def _hash(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 def encode(value: object, name: str, arrays: dict[str, np.ndarray]) -> Any:
     """Write a value as JSON has it; an array becomes its name.
 
-    What JSON does not have is a dict with one key, which begins with "$".
+    Objects that JSON lacks are dicts with a single key, which begins with "$".
 
     Parameters
     ----------
     value : object
         Dicts, lists and tuples of arrays, numbers, texts and None.
     name : str
-        What the value is called, with which the names of its arrays begin.
+        The name of the value, with which the names of its arrays begin.
     arrays : dict of str to numpy.ndarray
-        The arrays by name, to which those of the value are added.
+        The arrays by name, to which the arrays of the value are added.
 
     Returns
     -------
@@ -302,7 +302,7 @@ def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> Sta
     Raises
     ------
     CheckpointError
-        It is not what `encode` writes of a dict.
+        It is not the text that `encode` writes of a dict.
     """
     try:
         state = decode(parse_json(text), arrays)
@@ -314,19 +314,19 @@ def parse_state(text: str, arrays: Mapping[str, np.ndarray], origin: str) -> Sta
 
 
 def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Read what `encode` has written.
+    """Read the result of `encode`.
 
     Parameters
     ----------
     value : object
-        What it has returned.
+        The result.
     arrays : dict of str to numpy.ndarray
         The arrays by name.
 
     Returns
     -------
     object
-        What it was given.
+        The object that it was given.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The form of a checkpoint: what stands where in the state of a training, checked before any of it is used."""
+"""The form of a checkpoint: the layout of the state of a training, checked before any of it is used."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST = 2**62
 
 
 def check_form(state: Entries, origin: str) -> None:
-    """Check that a state has the form of one that `capture_state` yields.
+    """Check that a state has the form that `capture_state` yields.
 
     Parameters
     ----------
     state : dict of str to object
-        The state, which may be a forged one.
+        The state, which may be forged.
     origin : str
         Where it is from, for the error.
 
@@ -89,7 +89,7 @@ def _record(**checks: Check) -> Check:
 
 
 def _is_random(value: Json) -> bool:
-    """Whether a source of random bits takes it; those that numpy does not have are named later."""
+    """Whether a source of random bits takes it; sources that numpy lacks are named later."""
     bits = value["bit_generator"]
     if bits in BITS:
         getattr(np.random, bits)().state = value

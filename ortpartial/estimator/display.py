@@ -18,7 +18,7 @@ __all__ = ["list_changed", "to_html", "to_text"]
 
 
 class _Short(reprlib.Repr):
-    """Texts of a limited length, of which losses, penalties and rates show what differs from their defaults."""
+    """Texts of a limited length, in which losses, penalties and rates show their changed settings."""
 
     def repr1(self, x: object, level: int) -> str:
         if inspect.isroutine(x) or isinstance(x, type):
@@ -34,7 +34,7 @@ _short.maxlist = _short.maxtuple = _short.maxdict = 4
 
 
 def _changed_fields(piece: object) -> dict[str, str]:
-    """The settings of a piece that differ from those of the same class without arguments, as texts."""
+    """The settings of a piece that differ from the defaults of its class, as texts."""
     try:
         default = type(piece)()
     except TypeError:
@@ -67,7 +67,7 @@ def list_changed(kind: type, model: Model, settings: Entries) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        By name, as Python code where there is one.
+        By name, as Python code where possible.
     """
     parameters = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
     defaults = {n: p.default for n, p in parameters.items()}
@@ -84,7 +84,7 @@ def to_text(kind: type, changed: Mapping[str, str]) -> str:
     kind : type
         Its class.
     changed : dict of str to str
-        What `list_changed` returns.
+        The result of `list_changed`.
 
     Returns
     -------
@@ -101,14 +101,14 @@ def to_text(kind: type, changed: Mapping[str, str]) -> str:
 
 
 def to_html(optimizer: Estimator, changed: Mapping[str, str]) -> str:
-    """An optimizer as a card: settings, engine, losses with their curves, and what is trained of each module.
+    """An optimizer as a card: settings, engine, losses with their curves, and the trained part of each module.
 
     Parameters
     ----------
     optimizer : OrtGradientForwardBackwardOptimizer
         The optimizer.
     changed : dict of str to str
-        What `list_changed` returns.
+        The result of `list_changed`.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def to_html(optimizer: Estimator, changed: Mapping[str, str]) -> str:
 
 
 def _list_leaves(spec: TrainingSpec) -> Iterator[Leaf]:
-    """The initializers of real numbers, and why those that are frozen are not trained."""
+    """The initializers of real numbers, and the reasons why some are not trained."""
     places = place_initializers(spec.model.proto.graph, spec.model.main_names)
     reasons = explain_untrained(spec.model, spec.weights, list(spec.losses))
     for n, v in spec.model.initializers.items():

@@ -1,4 +1,4 @@
-"""Former methods: what onnxcustom, the library before this one, called them."""
+"""Former methods: names of onnxcustom, the library before this."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FormerMethods(FormerAttributes):
     """Methods of an optimizer under former names, as a base class."""
 
     def get_full_state(self: _HasState, kind: str | Sequence[str] = "weight") -> list[Any]:
-        """`get_state` under a former name, of one kind or of several.
+        """`get_state` under a former name, of a kind or of several.
 
         Parameters
         ----------
@@ -28,7 +28,7 @@ class FormerMethods(FormerAttributes):
         Returns
         -------
         list of numpy.ndarray, or list of them
-            What `get_state` returns, for each kind where several are given; `set_state` takes it. There are no empty
+            The result of `get_state`, for each kind where several are given; `set_state` takes it. There are no empty
             places for the inputs of the model in it.
 
         Raises

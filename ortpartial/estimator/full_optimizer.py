@@ -50,9 +50,9 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
     Parameters
     ----------
     weights_to_train : str, sequence of str, or callable, optional
-        Initializers to train, as for `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path
-        to the loss that a prediction reads, too: a ModelWarning names the others, such as class weights. All where
-        there are no predictions.
+        Initializers to train, as for `OrtGradientForwardBackwardOptimizer`; by default the initializers on a
+        differentiable path to the loss that a prediction reads, too: a ModelWarning names the others, such as class
+        weights. All where there are no predictions.
     loss_output_name : str
         The output that is the loss: a real number of shape () or (1,).
 
@@ -79,12 +79,12 @@ class OrtGradientOptimizer(OrtGradientForwardBackwardOptimizer):
     training with this loss, to the last bit, with or without sample weights. Any other loss is taken as it is:
 
     - ``fit(X, y, sample_weight)`` feeds features, labels and weights of the rows, 1 by default.
-    - `losses` runs the graph on each row alone; `score` compares one prediction with one label, by accuracy for whole
-      numbers, else by R².
+    - `losses` runs the graph on each row alone; `score` compares a single prediction with a single label, by accuracy
+      for whole numbers, else by R².
     - The mean over several batches, as of validation data, is over their rows, or the sums of their weights.
-    - With ``distributed=True`` the loss of a batch is the mean of those of all processes by their rows, or the sums of
-      their weights: that of one process alone, where a loss is such a mean over rows, and not where some labels do not
-      count, or rows are compared with one another.
+    - With ``distributed=True`` the loss of a batch is the mean over all processes by their rows, or the sums of their
+      weights: as in a single process, where a loss is such a mean over rows, and not where some labels do not count, or
+      rows are compared with one another.
 
     Examples
     --------

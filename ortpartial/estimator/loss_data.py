@@ -29,7 +29,7 @@ class Roles:
     Attributes
     ----------
     labels : dict of str to str
-        The inputs that are labels, by what the data adapter calls them.
+        The inputs that are labels, by their names in the data adapter.
     row_weights : str or None
         The input that is the weights of the rows.
     """
@@ -54,7 +54,7 @@ class LossDataAdapter(DataAdapter):
     Attributes
     ----------
     inputs, labels : dict of str to Value
-        The inputs of the loss that are features, and those that are labels.
+        The inputs of the loss that are features, and the inputs that are labels.
     """
 
     def __init__(self, spec: TrainingSpec):
@@ -133,7 +133,7 @@ class LossDataAdapter(DataAdapter):
         return {**inputs, **targets}
 
     def compare(self, outputs: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> dict[str, Prediction]:
-        """The prediction with the labels and the weight, as far as their shapes say what is to be compared."""
+        """The prediction with the labels and the weight, as far as their shapes allow a comparison."""
         if len(outputs) != 1 or len(self.labels) != 1:
             listed = f"the labels {_quote(self.labels)}" if self.labels else "no labels"
             raise DataError(f"A score compares one prediction with one label, and the model has the predictions "
@@ -160,7 +160,7 @@ class LossBatchReader(BatchReader):
     data : DataAdapter
         Has the inputs that are features.
     labels : dict of str to str
-        The inputs that are labels, by what the adapter calls them.
+        The inputs that are labels, by their names in the adapter.
     row_weights : str or None
         The input that is the weights of the rows.
     """
@@ -195,7 +195,7 @@ class LossBatchReader(BatchReader):
         return super()._split_dict(self._rename(batch))
 
     def _rename(self, arrays: Data) -> Data:
-        """A dict with the names of the adapter in place of those of inputs; anything else as it is."""
+        """A dict with the names of the adapter in place of names of inputs; anything else as it is."""
         return {self._names.get(n, n): a for n, a in arrays.items()} if isinstance(arrays, Mapping) else arrays
 
 

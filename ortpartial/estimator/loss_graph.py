@@ -1,4 +1,4 @@
-"""Graphs that hold their own loss: written into a model, found in one, and recognized as what was written."""
+"""Graphs that hold their own loss: written into a model, found in a model, and recognized."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_loss_output(
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, or a `Model` returned by `load`
-        The inference graph; it is not written to. One of an opset before 21 is upgraded to 21.
+        The inference graph; it is not written to. An opset before 21 is upgraded to 21.
     loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss of the output, or of several outputs by name, of which the graph computes the sum: as `learning_loss`
         of `OrtGradientForwardBackwardOptimizer`.
@@ -57,8 +57,9 @@ def add_loss_output(
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the model, then ``<output>_target`` for each output with a loss, then the weights. Outputs:
-        those of the model, then the loss, a scalar. A name that the model uses itself has an underscore behind it.
+        Inputs: the inputs of the model, then ``<output>_target`` for each output with a loss, then the weights.
+        Outputs: the outputs of the model, then the loss, a scalar. A name that the model uses itself has an underscore
+        behind it.
 
     Raises
     ------
@@ -102,7 +103,7 @@ def add_loss_output(
 
 
 def _check(model: Model, losses: Mapping[str, BaseLearningLoss], name: str) -> None:
-    """Refuse what a graph cannot hold."""
+    """Refuse names and losses that a graph cannot hold."""
     if not isinstance(name, str) or not name:
         raise SettingError(f"loss_output_name is a name, not {name!r}.")
     if name in model.values:
@@ -118,7 +119,7 @@ def _check(model: Model, losses: Mapping[str, BaseLearningLoss], name: str) -> N
 
 
 def _append(proto: ModelProto, model: Model, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> None:
-    """Append inputs and outputs to a graph, with what computes these."""
+    """Append inputs and outputs to a graph, with the nodes that compute these."""
     graph = proto.graph
     visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     visible |= {o for node in graph.node for o in node.output if o}
@@ -135,7 +136,7 @@ def _append(proto: ModelProto, model: Model, inputs: Mapping[str, Value], output
 
 @dataclass(frozen=True)
 class _Written:
-    """The losses that were written into a graph: by output, with the names of what they gave, targets and weights."""
+    """The losses that were written into a graph: by output, with the names of their results, targets and weights."""
 
     name: str
     losses: Mapping[str, BaseLearningLoss]
@@ -144,9 +145,9 @@ class _Written:
 
 
 def _note_losses(proto: ModelProto, written: _Written) -> None:
-    """Note in the metadata of a model which losses it holds, where they are those of the library.
+    """Note in the metadata of a model the losses that it holds, where they are the library's.
 
-    The note holds as long as the nodes of the loss are those that were written.
+    The note holds as long as the nodes of the loss are unchanged.
     """
     _drop_note(proto)
     losses = {o: repr(loss) for o, loss in written.losses.items()}
@@ -225,7 +226,7 @@ def list_predictions(model: Model, loss: str, labels: Sequence[str] | None = Non
     loss : str
         The output that is the loss.
     labels : sequence of str, optional
-        The inputs that are labels or row weights: what depends on them is no prediction.
+        The inputs that are labels or row weights: outputs that depend on them are no predictions.
 
     Returns
     -------
@@ -237,7 +238,7 @@ def list_predictions(model: Model, loss: str, labels: Sequence[str] | None = Non
 
 def find_loss(model: Model, name: str, labels: str | Sequence[str] | None = None, row_weights: str | None = None
               ) -> tuple[dict[str, BaseLearningLoss], dict[str, str], str | None]:
-    """Find the loss of a graph: those that `add_loss_output` has written, by output, else the output that it is.
+    """Find the loss of a graph: as `add_loss_output` has written it, by output, else the output that is the loss.
 
     Parameters
     ----------
@@ -246,7 +247,7 @@ def find_loss(model: Model, name: str, labels: str | Sequence[str] | None = None
     name : str
         The output that is the loss.
     labels, row_weights : object
-        The inputs that are labels, and the one that is the weights of the rows, where the graph does not tell.
+        The inputs that are labels, and the input of the weights of the rows, where the graph does not tell.
 
     Returns
     -------
@@ -316,7 +317,7 @@ def _check_roles(name: str, labels: Sequence[str], row_weights: object, read: Co
 
 
 def _check_loss(model: Model, name: str) -> None:
-    """Refuse what is no loss."""
+    """Refuse an output that is no loss."""
     if not isinstance(name, str) or name not in model.outputs:
         raise SettingError(f"The model has no output {name!r} that would be its loss; its outputs are "
                            f"{_quote(model.outputs)}: name it by loss_output_name, or write one with add_loss_output.")

@@ -19,14 +19,14 @@ def find_nullable(outputs: Sequence[Value], inputs: Mapping[str, Value]) -> set[
     Parameters
     ----------
     outputs : sequence of Value
-        What the model computes.
+        The outputs of the model.
     inputs : dict of str to Value
         Its inputs.
 
     Returns
     -------
     set of str
-        The names of those that an IsNaN reads, as of an Imputer of scikit-learn, or trees that send NaN to one side.
+        The names of inputs that an IsNaN reads, as of an Imputer of scikit-learn, or trees that send NaN to one side.
 
     Examples
     --------

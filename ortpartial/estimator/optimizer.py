@@ -81,9 +81,9 @@ _DERIVED = ("_data", "_engine", "_loop", "_losses", "_precision", "_predictor", 
 class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     """Train an ONNX graph, or only some of its weights, by stochastic gradient descent on ONNX Runtime.
 
-    At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective
-    J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) / Σᵢ∈B wᵢ + Σ penalty(w). The mean is over what counts: the label `ignore_index` of a loss
-    does not, and a class counts by its `class_weight`. Where nothing in a batch counts, its loss and gradient are 0.
+    At batch k of rows B every weight becomes w - η(k) · step(∇J, state), with the objective J = Σᵢ∈B wᵢ ℓ(yᵢ, tᵢ) /
+    Σᵢ∈B wᵢ + Σ penalty(w). The mean is over counted elements: the label `ignore_index` of a loss does not count, and a
+    class counts by its `class_weight`. Where nothing in a batch counts, its loss and gradient are 0.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Initializers to train, in any order: names, aliases (see `load`), and patterns such as ``"encoder.layer.5.*"``;
         ``"adapter"`` for the weights of the adapter that `add_lora` and its kin added; or a function of a name, a shape
         and a `Node` that reads the weight, which returns whether to train it. By default the float initializers of rank
-        one or more on a differentiable path to a trained output, except BatchNormalization's mean and variance, and the
+        1 or more on a differentiable path to a trained output, except BatchNormalization's mean and variance, and the
         numbers that exporters write, such as the scale of attention; in a model of `ortpartial.torch.export`, the
         parameters with ``requires_grad``.
     learning_loss : str, BaseLearningLoss, callable, or dict of str to them
         The loss: ``"square_error"``, ``"absolute_error"``, ``"elastic"``, ``"log_loss"``,
         ``"softmax_cross_entropy"``, an object, a function of prediction and target such as ``lambda y, t: abs(y - t)``,
-        or a dict with one of these for every output that is trained. An `OutputLoss` for an output that is the loss:
+        or a dict with any of these for every output that is trained. An `OutputLoss` for an output that is the loss:
         then `predict` and the trained model are the graph without it.
     learning_rate : str, float, BaseLearningRate or Chain
         The optimizer, with its learning rate and schedule: ``"SGD"``, ``"SGDNesterov"``, ``"Adam"``, an object, or a
@@ -119,8 +119,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Whether Dropout and BatchNormalization are in training mode; otherwise they are in inference mode, even in a
         model that was exported in training mode. By default, a model of `ortpartial.torch.export` trains in the mode
         that its module was in, any other in inference mode. Dropout masks follow from a seed and the number of the
-        step. Batches are normalized by their own statistics, which update the running ones: with the population
-        variance, as ONNX defines it; in a model of `ortpartial.torch.export` with that of torch, n / (n - 1) of it.
+        step. Batches are normalized by their own statistics, which update the running statistics: with the population
+        variance, as ONNX defines it; in a model of `ortpartial.torch.export` with torch's variance, n / (n - 1) of it.
         `predict` and the trained model stay in inference mode, with the current running statistics. Engines
         ``"step"`` and ``"epoch"``. A ModelWarning says where the model has nothing with a training mode.
     precision : str, optional
@@ -139,38 +139,38 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider of onnxruntime, compiled in or a plug-in:
         ``"OpenVINOExecutionProvider"``, with options as a pair, ``("OpenVINOExecutionProvider", {"num_streams": 1})``,
         or as a text, ``"OpenVINOExecutionProvider:num_streams=1"``. It computes in float32, unless its options say
-        otherwise, with as many threads as the CPU would. What it does not take, or computes in fewer bits than a dtype
-        has, runs on the CPU; `placement_` names the nodes.
+        otherwise, with as many threads as the CPU would. Nodes that it does not take, or computes in fewer bits than a
+        dtype has, run on the CPU; `placement_` names the nodes.
     engine : str
-        ``"epoch"`` (one graph an epoch) or ``"step"`` (one a step), both on any onnxruntime, ``"native"`` (steps in
-        machine code, by the system's C compiler; ``"epoch"`` where there is none), ``"agent"`` (onnxruntime-training)
-        or ``"auto"``. On a CUDA device ``"auto"`` records a step once, as a CUDA graph, and
+        ``"epoch"`` (a graph for each epoch) or ``"step"`` (for each step), both on any onnxruntime, ``"native"`` (steps
+        in machine code, by the system's C compiler; ``"epoch"`` where there is none), ``"agent"``
+        (onnxruntime-training) or ``"auto"``. On a CUDA device ``"auto"`` records a step once, as a CUDA graph, and
         replays it; rows, their order, weights and losses stay on the device. Where a step cannot be recorded, or the
         rows do not fit, it is ``"epoch"``, and `engine_reason_` says why.
     warm_start : bool
-        Whether `fit` continues from the last one, with its weights, optimizer states and iteration, instead of
+        Whether `fit` continues from the last fit, with its weights, optimizer states and iteration, instead of
         starting again.
     validation_every : float or int
-        The number of epochs from one validation to the next, in which the loss on ``X_val`` and the metrics are
+        The number of epochs between validations, in which the loss on ``X_val`` and the metrics are
         computed; less than 1, that number as a share of `max_iter`.
     callbacks : sequence of callbacks
-        Functions, called with the optimizer after every epoch, of which one that returns True ends the training; and
-        objects with the hooks of scikit-learn's callbacks, as those of `ortpartial.callbacks`, which are told of the
+        Functions, called with the optimizer after every epoch, which end the training by returning True; and
+        objects with the hooks of scikit-learn's callbacks, as in `ortpartial.callbacks`, which are told of the
         tasks "fit", "epoch" and, where they have an attribute `batches_between_calls`, "batches": pieces of an epoch.
     metrics : sequence of str, callable or Metric
-        What `fit` computes of the predictions for ``X_val``, every `validation_every` epochs, beside the loss:
+        Metrics that `fit` computes of the predictions for ``X_val``, every `validation_every` epochs, beside the loss:
         ``"accuracy"``, ``"f1_macro"``, ``"r2"``, ``"perplexity"`` and the others of `Metric`, or functions
         ``f(y_true, y_pred)`` or ``f(y_true, y_pred, sample_weight)``. They are columns of `history_`, with ``"val_"``
-        before the name; those of the rows that are trained have none, computed without ``X_val``, and of
-        ``"train_accuracy"``, also beside it.
+        before the name; metrics of the trained rows have no prefix: they are computed without ``X_val``, or beside it
+        as ``"train_accuracy"``.
     distributed : bool or DataParallel
         Whether the processes of ``torch.distributed`` train together, or how they send gradients. Each is given all
-        rows, as a memory map for example, and reads its share of every batch; the steps are those of one process.
+        rows, as a memory map for example, and reads its share of every batch; the steps are as in a single process.
         Models, settings and rows are compared first. Only the first process shows the bar and calls the callbacks.
     checkpointing : None, "auto", or sequence of str
         Gradient checkpointing: recompute values in the backward pass instead of keeping them, for less memory, more
-        time and the same numbers, up to the last bits; products of packed weights that round what they read, those of
-        an accuracy level of 4, may make these a step of that rounding. ``"auto"`` (or True) cuts the model into the
+        time and the same numbers, up to the last bits; products of packed weights that round their inputs, with an
+        accuracy level of 4, may make these a step of that rounding. ``"auto"`` (or True) cuts the model into the
         segments that take the least memory, about √n of n operators; a list names the tensors to keep, and all between
         them are recomputed.
     gradient_clipping : float or GradientClipping, optional
@@ -179,7 +179,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     accumulate : int
         Number of batches of an update, which takes the mean of their gradients: a step on batches of
         ``accumulate * batch_size`` rows, in the memory of one of `batch_size`. A smaller last batch counts as much as
-        the others, and what an epoch leaves over is carried into the next one. Schedules and Adam count updates.
+        the others, and the rest of an epoch is carried into the next. Schedules and Adam count updates.
     averaging : str or WeightAverage, optional
         A running average of the weights that is kept beside them: ``"ema"``, an `ExponentialAverage`, ``"swa"``, a
         `StochasticWeightAverage`, or an object.
@@ -188,8 +188,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         `losses`, `score`, the validation of `fit`, `forward`, `trained_coef_`, `get_trained_onnx`, `save`. It can be
         changed at any time; `get_state` and `get_training_onnx` have both.
     rate_factors : dict of str to float, or LayerwiseDecay, optional
-        What the learning rate of weights is multiplied by, as ``{"encoder.*": 0.1}``: by names, aliases and patterns,
-        of which a name counts, or else the pattern with the most letters, the most specific one. A `LayerwiseDecay`
+        Factors of the learning rate of weights, as ``{"encoder.*": 0.1}``: by names, aliases and patterns,
+        of which a name counts, or else the pattern with the most letters, the most specific. A `LayerwiseDecay`
         multiplies by a power of the number of layers that follow.
     freeze : str or sequence of str
         Names, aliases and patterns of weights that are left out of `weights_to_train`. Behind "!" they are trained
@@ -197,7 +197,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         methods, too, for a training that runs; `get_params` returns the setting.
     timeout : float, optional
         Seconds after which `fit`, `partial_fit`, `predict`, `losses` and `score` end with DeadlineError, even during a
-        run; what was trained until then is kept. Engine ``"agent"`` checks it once a step.
+        run; the training until then is kept. Engine ``"agent"`` checks it once a step.
     verbose : int
         1 shows a progress bar, which moves within an epoch and says how the training ended; where the output is no
         terminal, such as a file, it is a line for each epoch. 2 prints these lines. The logger "ortpartial" tells at
@@ -206,17 +206,17 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     exc : bool
         Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
     check : bool
-        Whether a training first compares loss and gradients of its first batch, as the engine computes them, with those
-        of the model as it is written, run without an optimization: RewriteError names what differs, and the rewrite
-        without which it does not. It takes three steps or so, and compiles each.
+        Whether a training first compares loss and gradients of its first batch, as the engine computes them, with the
+        model as it is written, run without an optimization: RewriteError names the difference, and the rewrite that
+        causes it. It takes three steps or so, and compiles each.
 
     Attributes
     ----------
     train_losses_ : list of float
-        The mean loss of every epoch, weighted by what counts in each batch, each batch's before its step, without the
+        The mean loss of every epoch, weighted by the count of each batch, each batch's before its step, without the
         penalty.
     validation_losses_ : list of float
-        The mean loss on ``X_val``, one for each time it was computed.
+        The mean loss on ``X_val``, a number for each time it was computed.
     history_ : list of dict
         A record of every epoch: its number, iteration, seconds, step size and losses.
     trained_coef_ : dict of str to numpy.ndarray
@@ -240,7 +240,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     -----
     Threads may share an optimizer. `fit` and `partial_fit` wait until a training in another thread is over, and only
     then their `timeout` begins; predictions and all that reads or sets the state have their turn between two epochs, or
-    two batches of an iterable, and see the state of one step. Copies, pickles and the children of a process share
+    two batches of an iterable, and see the state of a single step. Copies, pickles and the children of a process share
     nothing.
 
     The constructor takes settings of onnxcustom, too, such as `device_index` and `weight_name`: the page "From
@@ -346,7 +346,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     @property
     def model(self) -> ModelLike:
-        """The model as it was given; training starts again with another one."""
+        """The model as it was given; training starts again with another."""
         return self.training.arguments["model"]
 
     @model.setter
@@ -357,18 +357,18 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def from_training_info(cls, model: ModelProto | bytes | str | os.PathLike[str], **settings: object) -> Self:
         """Make an optimizer that goes on with the training that a model stores.
 
-        Weights, optimizer states and the number of batches seen are those of the model, so that the next steps are
-        those of the training that was exported, to the last bit. `warm_start` is True: `fit` goes on from there.
+        Weights, optimizer states and the number of batches seen are taken from the model, so that the next steps
+        continue the exported training, to the last bit. `warm_start` is True: `fit` goes on from there.
 
         Parameters
         ----------
         model : onnx.ModelProto, bytes or path
-            A model with ``training_info``: as `get_training_onnx` and `to_training_info` write it, with the settings
-            in the metadata of the model, or one of others, with the operators Gradient, Adam, Adagrad or Momentum,
-            whose losses, penalty, optimizer and schedule are recognized as those of this library.
+            A model with ``training_info``: as `get_training_onnx` and `to_training_info` write it, with the settings in
+            the metadata of the model, or a model of others, with the operators Gradient, Adam, Adagrad or Momentum,
+            whose losses, penalty, optimizer and schedule are recognized as this library's.
         **settings : object
             Other settings, as for the constructor, such as ``max_iter`` and ``batch_size``, which a model does not
-            store; those that it stores can be replaced.
+            store; stored settings can be replaced.
 
         Returns
         -------
@@ -377,8 +377,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Raises
         ------
         ModelError
-            The model has no training, its metadata are damaged, or the training is not recognized, such as one with a
-            loss of one's own, or one that was edited after it was written; a `TrainingSession` runs any.
+            The model has no training, its metadata are damaged, or the training is not recognized, such as a training
+            with a custom loss, or a model that was edited after it was written; a `TrainingSession` runs any.
 
         Examples
         --------
@@ -432,18 +432,18 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             Targets, of the shape of the output; integer labels where the loss takes them.
         sample_weight : array_like of shape (rows,) or of the shape of `y`, or dict of str to them, optional
             Weights of the rows, or of every element of the targets, such as tokens or pixels; not negative. For several
-            outputs those of the rows, or a dict by name.
+            outputs weights of rows, or a dict by name.
         X_val, y_val : like X and y, optional
             Validation data, whose loss is computed every `validation_every` epochs: arrays, an iterable of batches, or
             as `X_val` alone the share of the rows, between 0 and 1, that is not trained but validated, with its sample
-            weights. These rows are drawn by `random_state`: if it is a number, they are the same ones in every call.
+            weights. These rows are drawn by `random_state`: if it is a number, they are the same in every call.
         resume : path, optional
             The folder of the callback `Checkpoint`, or a file of `save_checkpoint`. A `fit` that was cut off, on the
-            same data with the same settings, goes on from there and ends as if it had not been, to the last bit; one
-            that had ended has nothing left to do, unless `max_iter` is greater now. Where the folder holds nothing, or
-            is not there, it starts from the beginning. Batches of an iterable that are over are skipped: it is to give
-            the same ones as then. Of the data only the number of rows is checked: that they are the same rows is up to
-            the caller.
+            same data with the same settings, goes on from there and ends as if it had not been, to the last bit; an
+            ended fit has nothing left to do, unless `max_iter` is greater now. Where the folder holds nothing, or is
+            not there, it starts from the beginning. Batches of an iterable that are over are skipped: it has to give
+            the same batches as then. Of the data only the number of rows is checked: that they are the same rows is up
+            to the caller.
 
         Returns
         -------
@@ -455,9 +455,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         DataError
             The data do not fit the model.
         CheckpointError
-            What is in the folder is damaged, or of a training with another model or other settings.
+            The content of the folder is damaged, or of a training with another model or other settings.
         ConvergenceError
-            The loss or a weight is NaN or infinite; the weights are those of the last finite step.
+            The loss or a weight is NaN or infinite; the weights are as after the last finite step.
         DeadlineError
             The `timeout` is over.
         RewriteError
@@ -476,10 +476,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     @check_keywords("max_iter")
     def partial_fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
-        """Train for one epoch on these rows, or batches, from the current weights and states.
+        """Train for an epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
-        without one, or once it is over, `max_iter` calls like this one are planned.
+        without a plan, or once it is over, `max_iter` calls like this one are planned.
 
         Parameters
         ----------
@@ -503,18 +503,18 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- what a subclass overrides
 
     def train_step(self, batch: Data) -> float:
-        """Take a step on a batch, which `fit` and `partial_fit` do with each one if a subclass overrides the method.
+        """Take a step on a batch; `fit` and `partial_fit` call it for each batch if a subclass overrides the method.
 
-        Without it, `fit` takes many steps in one run, which is faster for small steps. It runs in the thread that
-        trains, and may train other optimizers; the loss of an epoch is the mean of what it returns, by the rows of X.
+        Without it, `fit` takes many steps in a run, which is faster for small steps. It runs in the thread that
+        trains, and may train other optimizers; the loss of an epoch is the mean of its results, by the rows of X.
         `on_epoch_begin` and `on_epoch_end`, which a subclass may define without an argument, are called around each
-        epoch, before the callbacks; where the second one returns True, `fit` ends.
+        epoch, before the callbacks; where the second returns True, `fit` ends.
 
         Parameters
         ----------
         batch : tuple
-            (X, y, sample_weight), of which the last one may be missing. Of an iterable, X and y are as it gives them, y
-            is None where it gives none; of rows, they are dicts of arrays, by the names of inputs and outputs.
+            (X, y, sample_weight), of which the last may be missing. Of an iterable, X and y are as it gives them, y is
+            None where it gives no target; of rows, they are dicts of arrays, by the names of inputs and outputs.
 
         Returns
         -------
@@ -524,7 +524,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Raises
         ------
         ConvergenceError
-            The loss or a weight is not finite; the weights are those of before.
+            The loss or a weight is not finite; the weights are as before.
 
         Examples
         --------
@@ -543,7 +543,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self.training.step(batch)
 
     def validation_step(self, batch: Data) -> float | Mapping[str, float]:
-        """Compute the loss of a batch: what `fit` validates each one with if a subclass overrides the method.
+        """Compute the loss of a batch; `fit` validates by it, batch by batch, if a subclass overrides the method.
 
         Parameters
         ----------
@@ -562,15 +562,15 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     @SettingMethod
     def freeze(self, *patterns: str) -> Self:
-        """Leave weights out of what is trained, from the next step on; they keep what they have learned.
+        """Exclude weights from the training, from the next step on; they keep their learned numbers.
 
         Between two calls of `fit`, or in a callback, it is ``set_params(freeze=...)`` with further patterns. Where all
-        processes train together, the other ones follow the first.
+        processes train together, the others follow the first.
 
         Parameters
         ----------
         *patterns : str
-            Names, aliases and patterns, as those of the setting `freeze`.
+            Names, aliases and patterns, as for the setting `freeze`.
 
         Returns
         -------
@@ -602,7 +602,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ----------
         *patterns : str
             Names, aliases and patterns, such as ``"encoder.layer.11.*"``. A pattern that stands for frozen weights
-            unfreezes these alone, one that stands for others chooses those among them that are trained by default.
+            unfreezes these alone, another pattern chooses its weights that are trained by default.
 
         Returns
         -------
@@ -638,7 +638,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         X : array_like of shape (rows, ...), dict of str to array_like, or iterable of batches
-            Inputs. In batches as those of `fit`, targets are ignored and may be missing; their outputs are joined.
+            Inputs. In batches as for `fit`, targets are ignored and may be missing; their outputs are joined.
 
         Returns
         -------
@@ -659,7 +659,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         X, y, sample_weight : array_like
-            As in `fit`. A row with several elements has the mean over those that count, and a loss of 0 where none
+            As in `fit`. A row with several elements has the mean over elements that count, and a loss of 0 where none
             does; weights of whole rows change nothing.
 
         Returns
@@ -714,7 +714,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         X, y, sample_weight : array_like
             As in `fit`, also an iterable of batches as X alone.
         metrics : sequence of str, callable or Metric, optional
-            The metrics; by default those of the setting.
+            The metrics; by default the metrics of the setting.
 
         Returns
         -------
@@ -747,9 +747,9 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         """A record of every epoch, by column; `pandas.DataFrame(history_)` is a table of them.
 
         "epoch" is its number from 1 on, "iteration" the number of batches seen until its end, both over all calls;
-        "seconds" how long it took; "learning_rate" the step size of its last batch; "loss" that of `train_losses_`; and
-        "validation_loss", where it was computed, that of `validation_losses_`; `metrics` follow. What is written into a
-        record stays; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
+        "seconds" how long it took; "learning_rate" the step size of its last batch; "loss" as in `train_losses_`; and
+        "validation_loss", where it was computed, as in `validation_losses_`; `metrics` follow. Changes of a record
+        stay; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
         """
         self._state.add_rates(self._loop.records)
         return list(self._loop.records)
@@ -759,7 +759,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         self._loop.records = [dict(record) for record in records]
 
     def training_view(self) -> TrainingView:
-        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+        """Return the present state of a training, for callbacks: its place, last losses and rate.
 
         Returns
         -------
@@ -794,10 +794,10 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         -------
         list of numpy.ndarray
             Weights in the order of `weights_to_train`. Optimizer states: all of the first weight, the sum of its
-            gradients with `accumulate` and its average with `averaging`, then those of the next, and last the number of
-            batches seen, on which schedules and Adam depend. Buffers: in `train_mode` the running
-            statistics, then the seed of the Dropout masks, two numbers; with a `LossScale` the scale, the number of
-            steps since it changed, and the number of steps skipped.
+            gradients with `accumulate` and its average with `averaging`, then the states of the next, and last the
+            number of batches seen, on which schedules and Adam depend. Buffers: in `train_mode` the running statistics,
+            then the seed of the Dropout masks, two numbers; with a `LossScale` the scale, the number of steps since it
+            changed, and the number of steps skipped.
         """
         return self._state.get(kind)
 
@@ -836,8 +836,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Parameters
         ----------
         with_loss : bool
-            Whether a graph that computes its loss itself is the whole one, which is trained further. One that has no
-            output but its loss is always.
+            Whether a graph that computes its loss itself is returned whole, to be trained further. A graph that has no
+            output but its loss always is.
 
         Returns
         -------
@@ -922,7 +922,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
         Any runtime reads the file; this library trains it further. It holds either its former content or the whole
         model, even if the process is interrupted. To go on with a training where it was, with its optimizer states,
-        pickle the optimizer or write what `get_training_onnx` returns.
+        pickle the optimizer or write the model of `get_training_onnx`.
 
         Parameters
         ----------
@@ -956,13 +956,13 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
         """Write every graph in use, to look at or to run elsewhere; for the trained model alone, use `save`.
 
-        Each is named for what it computes:
+        Each is named for its results:
 
         - ``predict``: the outputs, the model with its trained weights;
         - ``losses``: the loss of every row;
         - ``learning_loss``, ``learning_penalty``: the loss and the penalty, with their gradients;
         - ``learning_rate``: the new weight and optimizer states, for the shape of the first weight;
-        - ``step``, ``epoch``: the loss, the new weights and the new states after one or many steps;
+        - ``step``, ``epoch``: the loss, the new weights and the new states after a step or many;
         - engine ``"agent"``: ``forward``, and ``forward_backward`` with the gradients, which only onnxruntime-training
           runs;
         - ``distributed=True``, and weights that are overwritten where they are: ``gradient`` and ``update``, the two
@@ -972,8 +972,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ----------
         folder : path, or the type bytes
             Where to write ``<name>.onnx``; with ``bytes``, return the bytes instead. The folder is complete or not
-            there, even if the process is interrupted; in one that is there, all graphs are written before the first
-            takes the place of a former one.
+            there, even if the process is interrupted; in an existing folder, all graphs are written before the first
+            replaces a former graph.
 
         Returns
         -------
@@ -985,7 +985,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         SettingError
             The name of the folder ends in ``.onnx``.
         OSError
-            A file cannot be written; all former ones remain.
+            A file cannot be written; all former files remain.
         ConvergenceError
             As in `save`; ``save_onnx_graph(bytes)`` returns the graphs all the same.
         """
@@ -997,8 +997,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
         That is weights, optimizer states, running statistics, loss scale, random state, the place in the epoch and in
         the schedule, history, and settings that callbacks have changed; and neither the model nor the data. The file is
-        one of safetensors, with the rest as JSON in its metadata, and a checksum. It holds either its former content or
-        the whole state, whenever the process ends.
+        of safetensors, with the rest as JSON in its metadata, and a checksum. It holds either its former content or the
+        whole state, whenever the process ends.
 
         Parameters
         ----------
@@ -1008,7 +1008,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Raises
         ------
         OSError
-            The file cannot be written, and the former one remains; the training is as it was.
+            The file cannot be written, and the former file remains; the training is as it was.
 
         See Also
         --------
@@ -1033,12 +1033,12 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Go back to the state in a checkpoint: `partial_fit`, or `fit` with `warm_start`, continues from it.
 
-        The learning rate and the penalty become those of then.
+        The learning rate and the penalty become the stored ones.
 
         Parameters
         ----------
         path : path
-            A file, or a folder with those of the callback `Checkpoint`, of which the newest one is read that is whole.
+            A file, or a folder of the callback `Checkpoint`, in which the newest whole file is read.
 
         Raises
         ------
@@ -1051,7 +1051,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         Warns
         -----
         CheckpointWarning
-            The newest checkpoint in the folder is damaged, and the one before it is read.
+            The newest checkpoint in the folder is damaged, and the checkpoint before it is read.
         """
         if (stored := find_checkpoint(path)) is None:
             raise CheckpointError(f"There is no checkpoint in {str(path)!r}.")
@@ -1069,7 +1069,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self._state.rate_scale
 
     def scale_learning_rate(self, scale: float) -> Self:
-        """Multiply all step sizes by a number, from the next batch on, until another one is set or `fit` starts anew.
+        """Multiply all step sizes by a number, from the next batch on, until another is set or `fit` starts anew.
 
         A callback may call it after each epoch. Only the first call of a training compiles its step anew: a callback
         that will call it avoids this by ``scale_learning_rate(1.0)`` before the first epoch. The number belongs to the
@@ -1132,14 +1132,14 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     def backward(
         self, output_gradients: Sequence[np.ndarray], state: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Compute the gradients of weights and inputs from those of the outputs, without an update.
+        """Compute the gradients of weights and inputs from the cotangents of the outputs, without an update.
 
         Parameters
         ----------
         output_gradients : sequence of numpy.ndarray
-            One per output.
+            A cotangent per output.
         state : object
-            What `forward` returned.
+            The state that `forward` returned.
 
         Returns
         -------
@@ -1178,7 +1178,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return collect_params(self, self.training.arguments, deep)
 
     def set_params(self, **params: object) -> Self:
-        """Change settings by name and keep what was trained; assigning an attribute does the same.
+        """Change settings by name and keep the training; assigning an attribute does the same.
 
         In a callback, `learning_rate`, `learning_penalty`, `gradient_clipping`, `averaging`, `weights_to_train`,
         `freeze` and `rate_factors` change from the next step on: the schedule goes on with the batch where it is, and
@@ -1186,7 +1186,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         changes at once. `max_iter`, `batch_size`, `shuffle`, `validation_every`, `callbacks`, `verbose`, `exc` and
         `random_state` change from the next epoch on, `timeout`, `init` and `warm_start` from the next call on; these,
         and `use_average`, may be changed by any thread. All others are refused while `fit` runs. With
-        ``distributed=True`` the other processes take over what the first one changes.
+        ``distributed=True`` the other processes take over the changes of the first.
 
         Another rate or penalty compiles the step anew, which takes from 60 milliseconds for a small network to seconds:
         a step size that changes with every batch is a `Schedule`.
@@ -1195,7 +1195,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         ----------
         **params : object
             Any that `get_params` returns. With another model, training starts again. A weight that is no longer
-            in `weights_to_train` keeps what it has learned.
+            in `weights_to_train` keeps its learned numbers.
 
         Returns
         -------
@@ -1216,7 +1216,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self
 
     def _change(self, params: Entries) -> None:
-        """Change settings; what a subclass keeps beside the training becomes that of an optimizer with the new ones."""
+        """Change settings; the further state of a subclass becomes that of an optimizer with the new settings."""
 
         def rebuild(params: Entries) -> OrtGradientForwardBackwardOptimizer:
             return type(self)(**{**self.get_params(deep=False), **params})
@@ -1236,7 +1236,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return make_tags()
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Always: without `fit`, the weights are those of the model."""
+        """Always: without `fit`, the weights are the model's."""
         return True
 
 
@@ -1246,7 +1246,7 @@ def list_arguments(local: Entries) -> Settings:
     Parameters
     ----------
     local : dict of str to object
-        What `locals` returns at its beginning.
+        The result of `locals` at its beginning.
 
     Returns
     -------

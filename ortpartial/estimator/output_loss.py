@@ -1,4 +1,4 @@
-"""The setting of a loss that the model computes itself: one of its outputs."""
+"""The setting of a loss that the model computes itself: an output of it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class OutputLoss(Piece):
     name : str
         The output: a real number of shape () or (1,).
     label_names : str or sequence of str, optional
-        The inputs that are labels; by default those that no other output depends on. Outputs that depend on labels are
-        no predictions.
+        The inputs that are labels; by default the inputs that no other output depends on. Outputs that depend on labels
+        are no predictions.
     sample_weight_name : str, optional
         The input that is the weights of the rows; by default ``"sample_weight"``, where the loss alone reads it.
 

@@ -25,7 +25,7 @@ _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 def resolve_losses(model: Model, learning_loss: Loss | Mapping[str, Loss]) -> dict[str, BaseLearningLoss]:
     """The loss of every trained output by name; a single loss belongs to the only output of real numbers.
 
-    The key-value cache of a language model is none of these, and of several others, "logits" is the one that is meant.
+    The key-value cache of a language model is none of these, and among several others "logits" is meant.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def explain_output(model: Model, name: str) -> str:
     Returns
     -------
     str
-        What makes it, and what to train instead.
+        Its origin, and an output to train instead.
     """
     v = model.outputs[name]
     if (node := _find(v, _CHOICES)) is not None:
@@ -105,7 +105,7 @@ def _show_cut(model: Model, name: str, v: Value) -> str:
 
 
 def _find(v: Value, op_types: Collection[str]) -> Node | None:
-    """The node of one of these operators that gives a value, but for its form."""
+    """The node of these operators that gives a value, but for its form."""
     while v.node is not None and v.node.op_type not in op_types:
         # Of a table and an index, the table is a constant: the names of classes, for example.
         computed = [x for x in v.node.inputs if x is not None and x.array is None]

@@ -17,10 +17,10 @@ __all__ = ["PaddedBatches", "pad_rows"]
 @checked
 def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, multiple_of: int = 8,
              ignore_index: int = -100, pad_id: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Pad token ids at the right to one length, a multiple of a number, so that batches have few shapes.
+    """Pad token ids at the right to a common length, a multiple of a number, so that batches have few shapes.
 
     It is the collator of language models, as transformers' `DataCollatorForLanguageModeling` with
-    `pad_to_multiple_of`: what it returns is X and y of `fit`, and as ``collate_fn=pad_rows`` it makes the batches of a
+    `pad_to_multiple_of`: its results are X and y of `fit`, and as ``collate_fn=pad_rows`` it makes the batches of a
     DataLoader of torch. Padding counts neither in attention nor in the loss.
 
     Parameters
@@ -28,10 +28,10 @@ def pad_rows(rows: Sequence[Data], labels: Sequence[Data] | None = None, *, mult
     rows : sequence of array_like of int
         The token ids of each row, such as ``tokenizer(texts)["input_ids"]``. None is empty.
     labels : sequence of array_like of int, optional
-        The label of each token, where it is not the token itself: `ignore_index` for those that are not to be learned,
+        The label of each token, where it is not the token itself: `ignore_index` for tokens that are not to be learned,
         such as the tokens of a prompt.
     multiple_of : int
-        What the length of the arrays is a multiple of.
+        The length of the arrays is a multiple of it.
     ignore_index : int
         The label of padding.
     pad_id : int
@@ -87,13 +87,13 @@ class PaddedBatches:
     rows, labels : sequence of array_like of int
         As for `pad_rows`.
     batch_size : int
-        Rows of a batch; one batch may have fewer.
+        Rows of a batch; a single batch may have fewer.
     multiple_of, ignore_index, pad_id : int
         As for `pad_rows`.
     shuffle : bool
         Whether epochs differ; otherwise each takes the batches by length, the shortest rows first.
     random_state : int, optional
-        The seed of what is drawn.
+        The seed of the draws.
     with_mask : bool
         Whether batches have the ``"attention_mask"``, which a model of ``"input_ids"`` alone does not take.
 
@@ -184,7 +184,7 @@ def _check_rows(rows: Sequence[Data], labels: Sequence[Data] | None) -> tuple[li
 
 
 def _to_row(row: Data, what: str) -> np.ndarray:
-    """One-dimensional whole numbers, at least one."""
+    """One-dimensional whole numbers, not empty."""
     try:
         array = np.asarray(row)
     except ValueError:  # rows in rows, of several lengths

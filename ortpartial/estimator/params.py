@@ -103,7 +103,7 @@ def collect_params(instance: Estimator, arguments: Entries, deep: bool) -> Setti
 
 
 def _get_piece(instance: Estimator, name: str) -> Any:
-    """The value of a setting; None for a model, as the fields of what `load` returns are no settings."""
+    """The value of a setting; None for a model, as the fields of a `Model` are no settings."""
     return None if name == "model" else getattr(instance, name, None)
 
 
@@ -113,7 +113,7 @@ def list_fields(path: str, value: object) -> Settings:
     Parameters
     ----------
     path : str
-        The name of the piece, with which those of its settings begin.
+        The name of the piece, the prefix of its settings.
     value : object
         A piece, a dataclass, or anything else.
 
@@ -129,7 +129,7 @@ def list_fields(path: str, value: object) -> Settings:
 
 
 def check_names(instance: Estimator, names: Iterable[str]) -> None:
-    """Check that names are those of settings.
+    """Check that names are names of settings.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Predictor:
         return _unwrap(_concatenate([self.forward(self.data.to_inputs(X)[0]) for X, _, _ in batches]))
 
     def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
-        """The loss of every row: the sum over the trained outputs, or what the model computes for it alone."""
+        """The loss of every row: the sum over the trained outputs, or the model's own loss of it alone."""
         batches = self.reader.read(X, y, sample_weight)
         if isinstance(self.data, LossDataAdapter):
             each = (self.data.check_rows(*self._to_arrays(X, y, None)) for X, y, _ in batches)

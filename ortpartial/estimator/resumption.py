@@ -67,7 +67,7 @@ def read_settings(optimizer: Estimator) -> Settings:
     Returns
     -------
     dict of str to object
-        By name, as they stand for what was given.
+        By name, as they were given.
     """
     params = optimizer.get_params(deep=False)
     settings = {n: getattr(optimizer, n) for n in params if n not in _FREE or n in LOOP}
@@ -75,21 +75,21 @@ def read_settings(optimizer: Estimator) -> Settings:
 
 
 def check_settings(settings: Entries, stored: Entries, origin: str) -> None:
-    """Check that settings are those with which a training began.
+    """Check that settings agree with the beginning of a training.
 
     Parameters
     ----------
     settings : dict of str to object
-        What `read_settings` returned.
+        The result of `read_settings`.
     stored : dict of str to object
-        Those of then, described.
+        The settings of then, described.
     origin : str
         Where they are from, for errors.
 
     Raises
     ------
     CheckpointError
-        One that the steps depend on is another one.
+        A setting that the steps depend on differs.
     """
     for name, value in settings.items():
         if name in stored and name not in _FREE and (described := describe(value)) != stored[name]:
@@ -170,12 +170,12 @@ def check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str) 
 
 
 def rebuild_generator(rng: np.random.Generator, bits: str, origin: str) -> np.random.Generator:
-    """A generator that draws from a source of this name: the one that there is, where it does.
+    """A generator that draws from a source of this name: the present generator, where it does.
 
     Parameters
     ----------
     rng : numpy.random.Generator
-        The one that there is.
+        The present generator.
     bits : str
         The class of the source.
     origin : str
@@ -248,16 +248,16 @@ def _list_code(code: CodeType) -> tuple[object, ...]:
 
 
 def rebuild_setting(described: Described, former: Any, origin: str) -> Any:
-    """The setting that was described, in place of a former one.
+    """The setting that was described, in place of a former setting.
 
     Parameters
     ----------
     described : object
-        What `describe` returned.
+        The result of `describe`.
     former : object
         The setting of now.
     origin : str
-        Where the other one is from, for errors.
+        The origin of the description, for errors.
 
     Returns
     -------
@@ -292,7 +292,7 @@ def rebuild_piece(name: str, described: Described, former: Any, origin: str) -> 
     Parameters
     ----------
     name : str
-        One of `PIECES`.
+        A name of `PIECES`.
     described, former, origin : object
         As for `rebuild_setting`.
 

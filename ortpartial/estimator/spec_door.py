@@ -43,7 +43,7 @@ class SpecDoor:
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
+        """The arrays that steps of so many rows read, or a single step on all rows, by name; and the number of rows."""
         data = self.predictor.data
         size = (data.fixed_batch or 0) if batch_size is None else batch_size
         return data.to_arrays(X, y, sample_weight, size, self.predictor.forward)
@@ -73,7 +73,7 @@ class SpecDoor:
         return float(np.mean([rows.sum() for rows in count_elements(self.spec, arrays).values()]))
 
     def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
-        """Return to the first weights: those of the model, or random ones."""
+        """Return to the first weights: of the model, or random."""
         first = dict(self.spec.model.arrays)
         if settings.init == "random":
             first |= draw_weights(self.spec.model, self.spec.weights, rng)
@@ -86,7 +86,7 @@ class SpecDoor:
         return rng
 
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float:
-        """The mean loss of validation data, over what counts in all their batches; a meter is given the predictions."""
+        """The mean loss of validation data, over the counts of all their batches; a meter is given the predictions."""
         sums = sum(self.predictor.sum_losses(*batch, meter=meter) for batch in self.read_batches(batches))
         return sum(total / count for total, count in np.asarray(sums).tolist() if count)
 

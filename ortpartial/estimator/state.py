@@ -70,7 +70,7 @@ class TrainingState:
             return [self.engine.get(n) for n in self.list_names(kind)]
 
     def set(self, arrays: Sequence[ArrayLike], kind: str) -> None:
-        """Overwrite the arrays of a kind: all of them, or none if one does not fit."""
+        """Overwrite the arrays of a kind: all of them, or none if any does not fit."""
         names = self.list_names(kind)
         if len(arrays) != len(names):
             raise DataError(f"There are {len(names)} arrays of kind {kind!r} and {len(arrays)} given; set_state takes "
@@ -82,7 +82,7 @@ class TrainingState:
 
     def step_size(self, spec: TrainingSpec | None = None, update: int | None = None, scale: float | None = None
                   ) -> float:
-        """η of the next update, as the step computes it; or of a former one, with spec and scale of its time."""
+        """η of the next update, as the step computes it; or of a former update, with spec and scale of its time."""
         spec = spec or self.spec
         rate = spec.planned_rate
         if (key := fingerprint(rate)) != self._rate:
@@ -99,7 +99,7 @@ class TrainingState:
         return float(self.engine.get(name)) if name in self.spec.controls else 1.0
 
     def add_rates(self, records: Sequence[Record]) -> None:
-        """Write η of the last update into those records of epochs, the last ones, that say what it follows from."""
+        """Write η of the last update into the last records of epochs that lack it."""
         with self.engine.turn.lock:
             for record in reversed(records):
                 if not isinstance(due := record["learning_rate"], tuple):
@@ -142,7 +142,7 @@ class TrainingState:
             return {n: self.engine.get(n) for n in (*self.spec.moving, *averages)}
 
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrite them with former ones."""
+        """Overwrite the weights in use with former weights."""
         with self.engine.turn.lock:
             for n in arrays.keys() & self.copy_used().keys():
                 self.engine.set(n, arrays[n])
@@ -195,7 +195,7 @@ class TrainingState:
 
 
 def _check_array(name: str, array: ArrayLike, former: np.ndarray) -> np.ndarray:
-    """An array in place of a former one, of its dtype and shape, without NaN or infinity."""
+    """An array in place of a former array, of its dtype and shape, without NaN or infinity."""
     with np.errstate(over="ignore"):
         new = to_dtype(array, former.dtype, f"The array for {name!r}")
     if former.shape != new.shape:

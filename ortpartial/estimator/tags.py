@@ -1,4 +1,4 @@
-"""Tags: what scikit-learn 1.6 and later asks an estimator before it splits data or searches for settings."""
+"""Tags: answers to questions of scikit-learn 1.6 and later, before it splits data or searches for settings."""
 
 from __future__ import annotations
 

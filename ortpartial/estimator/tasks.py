@@ -33,13 +33,13 @@ class _SharedSettings:
         self.optimizer = optimizer
 
     def read(self) -> tuple[Settings, float]:
-        """Those of this process."""
+        """The settings of this process."""
         training = self.optimizer.training
         weights = {**{n: training.arguments[n] for n in WEIGHTS}, "weights_to_train": training.name_weights()}
         return {**{n: getattr(self.optimizer, n) for n in _SHARED}, **weights}, training.state.rate_scale
 
     def follow(self, values: tuple[Settings, float]) -> None:
-        """Take over those of the first process."""
+        """Take over the settings of the first process."""
         settings, scale = values
         present, present_scale = self.read()
         if scale != present_scale:

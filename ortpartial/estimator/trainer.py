@@ -1,4 +1,4 @@
-"""The trainer of an optimizer: what callbacks ask of its training."""
+"""The trainer of an optimizer: its training, as callbacks see it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class OptimizerTrainer:
 
     def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
-        """The gradient of the objective by each weight, on rows, or on some of those that are trained."""
+        """The gradient of the objective by each weight, on rows, or on some of the trained rows."""
         loop, state = self.loop, self.training.state
         if X is not None:
             return state.compute_gradients(loop.to_arrays(X, y, sample_weight)[0])
@@ -108,7 +108,7 @@ class OptimizerTrainer:
         return self.training.state.copy_used()
 
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrite them with former ones."""
+        """Overwrite the weights in use with former weights."""
         self.training.state.restore_used(arrays)
 
     def capture(self) -> AbstractContextManager[State]:

@@ -141,13 +141,13 @@ class Training:
     Attributes
     ----------
     spec, engine : TrainingSpec, Engine
-        The training, and what holds its weights and takes its steps.
+        The training, and the engine that holds its weights and takes its steps.
     data, predictor, door, loop, state : DataAdapter, Predictor, SpecDoor, Loop, TrainingState
         The parts around them. The loop has the other settings, the history and the random generator.
     factors : dict of str to float
-        What the rates of weights are multiplied by.
+        The factors of the rates of weights.
     learned, first : dict of str to numpy.ndarray
-        What weights have learned that were trained and are not any more, and what they are in the model.
+        Formerly trained weights, as they have learned, and as they are in the model.
     batches : int
         Number of batches of the whole training, which `fit` plans where the schedule asks for it; 0 if it is not known.
     class_weights : dict of str to object
@@ -159,7 +159,7 @@ class Training:
     unsettled, fingerprint : sequence of object, object
         The pieces that may change in themselves, and their content when the steps were composed.
     turn : FairLock
-        The turn to train, for a whole call of `fit`; the engine has one for each epoch or batch.
+        The turn to train, for a whole call of `fit`; the engine has a turn for each epoch or batch.
     """
 
     def __init__(self, arguments: Entries, settings: Entries):
@@ -227,7 +227,7 @@ class Training:
         return loaded
 
     def find_losses(self, model: Model, stacklevel: int) -> dict[str, BaseLearningLoss]:
-        """The loss of every trained output, or the one that the model computes."""
+        """The loss of every trained output, or the loss that the model computes."""
         loss = self.arguments["learning_loss"]
         if not isinstance(loss, OutputLoss):
             return resolve_losses(model, loss)
@@ -269,7 +269,7 @@ class Training:
 
     def specify(self, model: Model, weights: Sequence[str] | None = None, factors: Mapping[str, float] | None = None
                 ) -> TrainingSpec:
-        """The description of the training, of these weights with these factors or of the present ones."""
+        """The description of the training, of these weights with these factors, or of the present weights."""
         losses, settings = self.resolve_losses(model), self.settings
         weights, factors = weights or settings["weights_to_train"], self.factors if factors is None else factors
         statistics = find_moving_statistics(model, losses, weights) if settings["train_mode"] else []
@@ -288,7 +288,7 @@ class Training:
                             rate_factors={w: factors[w] for w in weights if w in factors}, parallel=parallel)
 
     def resolve_losses(self, model: Model) -> dict[str, BaseLearningLoss]:
-        """The loss of every output, with the class weights of the last `fit` for those that are balanced."""
+        """The loss of every output, with the class weights of the last `fit` for balanced losses."""
         return {o: replace_settings(loss, class_weight=self.class_weights[o])
                 if loss.is_unbalanced and o in self.class_weights else loss
                 for o, loss in resolve_losses(model, self.settings["learning_loss"]).items()}
@@ -297,7 +297,7 @@ class Training:
                     learned: Mapping[str, np.ndarray] | None = None) -> None:
         """Go on from the current state with another update, other weights to train or other class weights.
 
-        The engine may be of another kind, and weights that are trained from now on begin with what they have learned.
+        The engine may be of another kind, and weights that are trained from now on begin with their learned numbers.
         """
         with self.engine.turn.lock:
             engine = self.engine.continue_with(SpecSource(spec.without_ignored_labels()), kind, learned)
@@ -312,7 +312,7 @@ class Training:
                 part.spec, part.engine = spec, engine
 
     def restore_arrays(self, snapshot: Entries) -> None:
-        """Back to a snapshot of an engine; one in which step sizes are rescaled makes a training that rescales them."""
+        """Back to a snapshot of an engine; rescaled step sizes in it make a training that rescales them."""
         if self.spec.names.rate_scale in snapshot["arrays"].keys() - self.spec.controls:
             self.switch_spec(replace(self.spec, rescaled=True))
         self.engine.restore(snapshot)
@@ -344,7 +344,7 @@ class Training:
             path: str | os.PathLike[str] | None = None, overrides: Overrides | None = None) -> None:
         """Train, and tell of the tasks; go on with a fit that was cut off, where there is a path of checkpoints.
 
-        Warnings name the caller of the method that calls this one, which is decorated.
+        Warnings name the caller of the method that calls this method, which is decorated.
         """
         if self.loop.thread is not None:
             _check_thread()
@@ -373,7 +373,7 @@ class Training:
             self._note_rates()
 
     def partial_fit(self, X: Data, y: Data, sample_weight: Data, overrides: Overrides | None = None) -> None:
-        """Train for one epoch."""
+        """Train for an epoch."""
         if self.loop.thread is not None:
             _check_thread()
         with self.turn.lock:
@@ -412,7 +412,7 @@ class Training:
             self.state.add_rates(self.loop.records)
 
     def _plan(self, seen: int, X: Data, y: Data, X_val: Data = None) -> None:
-        """Let a schedule without a length of its own end with the batches that are asked for, after those seen."""
+        """Let a schedule without a length of its own end with the batches that are asked for, after the seen."""
         rate, averaging = self.settings["learning_rate"], self.settings["averaging"]
         is_planned = any(piece.over(1) is not piece for piece in (rate, averaging) if piece)
         loop = self.loop.settings
@@ -484,7 +484,7 @@ class Training:
     # -- changes
 
     def change(self, params: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
-        """Change settings, between two trainings or in the thread that trains, and keep what has been trained.
+        """Change settings, between two trainings or in the thread that trains, and keep the training.
 
         Parameters
         ----------
@@ -496,7 +496,7 @@ class Training:
         Returns
         -------
         object or None
-            What `rebuild` has returned, if it was called: this training is now the one that it has.
+            The result of `rebuild`, if it was called: this training now belongs to it.
 
         Raises
         ------
@@ -510,7 +510,7 @@ class Training:
             return self._change(params, rebuild)
 
     def _change(self, params: Entries, rebuild: Callable[[Entries], Estimator]) -> Estimator:
-        """Change settings: those of the loop, of the weights and of the update, the others by composing anew."""
+        """Change settings of the loop, the weights and the update, and others by composing anew."""
         update = {n: v for n, v in params.items() if n in UPDATE}
         if params.keys() - {*_FIT, *UPDATE, *WEIGHTS}:
             return self._recompose({n: v for n, v in params.items() if n not in UPDATE}, update, rebuild)
@@ -543,7 +543,7 @@ class Training:
             self.arguments.update(params)
 
     def _train_weights(self, model: Model, weights: Sequence[str], factors: Mapping[str, float]) -> None:
-        """Train these weights of the model as it was read; all others become constants of what they have learned."""
+        """Train these weights of the model as it was read; all others become constants with their learned numbers."""
         spec, engine, new = self.spec, self.engine, self.specify(model, weights, factors)
         learned = {**self.learned, **self.state.arrays}
         kept = {n: a for n, a in learned.items() if n not in new.moving}
@@ -555,18 +555,17 @@ class Training:
         self.learned, self.first, self.last_layer = kept, {n: model.arrays[n] for n in kept}, None
 
     def _restore_model(self) -> Model:
-        """The model as it was read: without what weights have learned, and with constants alone."""
+        """The model as it was read: with its first weights, and with constants alone."""
         return specialize(change_weights(self.spec.model, self.first), constants=self.spec.moving)
 
     def _find_starts(self, new: TrainingSpec) -> dict[str, int]:
-        """By weight the last update before its states began: the present one for those that are trained from now on."""
+        """By weight the last update before its states began: the present for newly trained weights."""
         former, now = self.spec, self.engine.updates
         starts = {w: former.rate_starts.get(w, 0) if w in former.weights else now for w in new.weights}
         return {w: start for w, start in starts.items() if start}
 
     def name_weights(self) -> str | Sequence[str] | None:
-        """The setting `weights_to_train`, with names, also of what is frozen, in place of a function: one of a notebook
-        cannot be pickled."""
+        """The setting `weights_to_train`, as names in place of a function, which pickles may not find again."""
         setting: WeightSelection | None = self.arguments["weights_to_train"]
         if not callable(setting):
             return setting
@@ -647,7 +646,7 @@ class Training:
         self.restore_arrays(snapshot)
 
     def _keep_learned(self, learned: Mapping[str, np.ndarray]) -> None:
-        """Take over what weights have learned: as constants of the graphs, unless a step changes them."""
+        """Take over learned weights: as constants of the graphs, unless a step changes them."""
         spec = self.spec
         self.learned = {n: a for n, a in learned.items() if n not in spec.moving}
         self.first = {n: self.first.get(n, spec.model.arrays[n]) for n in self.learned}
@@ -671,7 +670,7 @@ class Training:
         Yields
         ------
         dict of str to object
-            As `write_checkpoint` takes it. Its arrays are those of the training, and not copies.
+            As `write_checkpoint` takes it. Its arrays are the training's own, not copies.
 
         Raises
         ------
@@ -707,14 +706,14 @@ class Training:
 
     def resume(self, path: str | os.PathLike[str], settings: Entries
                ) -> tuple[FitPosition, Sequence[Entries]] | None:
-        """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
+        """Go on with a fit that was cut off, from a file or the newest whole file in a folder.
 
         Parameters
         ----------
         path : path
             A file, or a folder, which need not be there.
         settings : dict of str to object
-            Those with which the fit began: see `read_settings`; `max_iter` may be another one.
+            The settings with which the fit began: see `read_settings`; `max_iter` may differ.
 
         Returns
         -------
@@ -753,14 +752,14 @@ class Training:
         Parameters
         ----------
         state : dict of str to object
-            What `capture` yielded, in a training of the same model, weights and states.
+            The state that `capture` yielded, in a training of the same model, weights and states.
         origin : str
             Where it is from, for errors.
 
         Raises
         ------
         CheckpointError
-            It is the state of another training; this one goes on with its own.
+            It is the state of another training; this training goes on with its own.
         """
         check_form(state, origin)
         check_model(self.spec, state, origin)
@@ -787,7 +786,7 @@ class Training:
 
     def _restore_steps(self, state: Entries, update: Entries, starts: Entries,
                        origin: str) -> None:
-        """Go on with the weights, the update and the losses of a state; after an error, with those of before."""
+        """Go on with the weights, the update and the losses of a state; after an error, with the former."""
         weights = {n: rebuild_setting(state["changes"][n], None, origin) for n in WEIGHTS if n in state["changes"]}
         former, class_weights = self.spec, self.class_weights
         try:
@@ -835,7 +834,7 @@ class Training:
         Parameters
         ----------
         state : dict of str to object
-            What `pack` returned, in this version or a former one; what belongs to the training is taken out.
+            The result of `pack`, in this version or a former one; the training's part is taken out.
         names : sequence of str
             The settings that graphs depend on.
         """
@@ -882,7 +881,7 @@ def _check_thread() -> None:
 
 
 def _load(model: ModelLike) -> Model:
-    """The model as values, in inference mode: a training sets its mode itself, and predictions are made in this one."""
+    """The model as values, in inference mode: a training sets its mode itself, and predictions need inference mode."""
     if not isinstance(model, Model):
         return load(to_inference_mode(read(model)))
     proto = to_inference_mode(model.proto)

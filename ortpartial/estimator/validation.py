@@ -81,7 +81,7 @@ class DataAdapter:
 
     @property
     def ordered(self) -> list[str]:
-        """The inputs that arrays beside each other are, in this order; without what a decoder with a cache computes."""
+        """The inputs in the order of arrays beside each other, without inputs that a decoder with a cache computes."""
         computed = self._computed.shapes if self._computed.caches else ()
         return [n for n in self.inputs if n not in computed]
 
@@ -102,7 +102,7 @@ class DataAdapter:
         return arrays, rows
 
     def _choose_inputs(self, X: Data) -> Mapping[str, Value]:
-        """The inputs that X is to hold: not those that can be computed, unless it names them."""
+        """The inputs that X has to hold: not inputs that can be computed, unless it names them."""
         named = self._computed.choose(X) if isinstance(X, Mapping) else ()
         return {n: v for n, v in self.inputs.items() if n in named or n not in self._computed.shapes}
 
@@ -144,7 +144,7 @@ class DataAdapter:
         return {**inputs, **targets, **self.to_weights(sample_weight, targets, rows)}, rows
 
     def to_weights(self, sample_weight: Data, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-        """Arrays of the weights: of the rows, or of the elements of every target, where some of one target differ.
+        """Arrays of the weights: of the rows, or of the elements of every target, where weights within a target differ.
 
         A label that does not count has a weight of 0, so that no graph has to look for it.
         """
@@ -202,7 +202,7 @@ class DataAdapter:
 
     def _find_shape(self, output: str, inputs: Mapping[str, np.ndarray], forward: Forward
                     ) -> Sequence[int | str | None]:
-        """The shape of an output: the declared one, else that of a run on the first rows.
+        """The shape of an output: as declared, else by a run on the first rows.
 
         Where its sizes have the names of sizes of the inputs, inputs of the same sizes are run once.
         """
@@ -222,8 +222,7 @@ class DataAdapter:
 
     def _fill_sizes(self, shape: Sequence[int | str | None], inputs: Mapping[str, np.ndarray]
                     ) -> Sequence[int | str | None] | None:
-        """A declared shape, with the sizes of the tokens of a language model, which is large and not run for them; None
-        if that leaves one open."""
+        """A declared shape with the sizes of tokens, for a language model, without running it; None if any is open."""
         if all(isinstance(d, int) for d in shape[1:]):
             return shape
         if not (tokens := self._computed.tokens):
@@ -270,14 +269,14 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
 
 
 def _check_sparse(data: SparseRows, dtype: np.dtype, what: str, counts: bool, nullable: bool) -> np.ndarray:
-    """Sparse rows of this dtype, whose numbers are checked as those of an array."""
+    """Sparse rows of this dtype, whose numbers are checked like an array's."""
     if counts or not what.startswith("Input"):
         raise DataError(f"{what} is a sparse matrix, where an array was expected; give its toarray().")
     return data.convert(lambda numbers: _to_array(numbers, dtype, what, False, nullable))  # type: ignore[return-value]
 
 
 def _convert_objects(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
-    """An array of Python's numbers as one of a dtype."""
+    """An array of Python's numbers in a dtype."""
     try:
         return to_dtype(array, dtype, what)
     except DataError:
@@ -345,7 +344,7 @@ def _stack_columns(table: Mapping[Hashable, Data], dtype: np.dtype, what: str, *
 
 
 def _align_rank(column: Data, declared: Sequence[int | str | None] | None) -> np.ndarray:
-    """A column of a table, as a matrix of one column if the input is declared so."""
+    """A column of a table, as a matrix of a single column if the input is declared so."""
     array = np.asarray(column)
     return array[:, None] if declared is not None and len(declared) == 2 and array.ndim == 1 else array
 
@@ -431,7 +430,7 @@ def _check_shape(shape: tuple[int, ...], declared: Sequence[int | str | None] | 
 
 
 def _weigh_elements(w: np.ndarray | None, t: np.ndarray, ignored: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
-    """Weights of the elements of a target: those of the rows or of the elements, and 0 where they are ignored."""
+    """Weights of the elements of a target: by rows or by elements, and 0 where elements are ignored."""
     elements = np.ones(t.shape, dtype)
     if w is not None:
         elements *= w.reshape(w.shape + (1,) * (t.ndim - w.ndim))
@@ -493,7 +492,7 @@ def check_target(y: Data, dtype: np.dtype, shape: Sequence[int | str | None] | N
 
 
 def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, what: str) -> None:
-    """Refuse labels out of range, unless they are those that do not count."""
+    """Refuse labels out of range, unless they do not count."""
     if not array.size or 0 <= array.min() <= array.max() < classes:
         return
     labels = array if ignore_index is None else array[array != ignore_index]
@@ -504,7 +503,7 @@ def _check_labels(array: np.ndarray, classes: int, ignore_index: int | None, wha
 
 
 def check_sample_weight(w: Data, dtype: np.dtype, rows: int, shape: Sequence[int] = ()) -> np.ndarray:
-    """Convert sample_weight to an array of one weight per row, or per element of the target, not negative.
+    """Convert sample_weight to an array of a weight per row, or per element of the target, not negative.
 
     Parameters
     ----------

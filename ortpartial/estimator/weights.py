@@ -34,14 +34,14 @@ def choose_weights(model: Model, losses: Mapping[str, BaseLearningLoss], setting
     losses : dict of str to BaseLearningLoss
         The loss of every trained output.
     settings : dict of str to object
-        Those of an optimizer, of which `weights_to_train`, `freeze` and `rate_factors` count.
+        The settings of an optimizer, of which `weights_to_train`, `freeze` and `rate_factors` count.
 
     Returns
     -------
     weights : list of str
         The initializers to train.
     factors : dict of str to float
-        What the rate of initializers is multiplied by, where that is not 1.
+        The factors of the rates of initializers, where they are not 1.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def find_loss_weights(model: Model, losses: Mapping[str, BaseLearningLoss]) -> l
     Returns
     -------
     list of str
-        Those among the weights that are trained by default; none where these are all of them.
+        The weights among the defaults that the loss alone reads; none where these are all of them.
     """
     loss = next(iter(losses.values()))
     if not isinstance(loss, LossOutput):
@@ -113,7 +113,7 @@ def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[s
     freeze : str or sequence of str
         The setting.
     patterns : sequence of str
-        What is frozen, too.
+        The weights to freeze, too.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def freeze_more(freeze: str | Sequence[str], patterns: Sequence[str]) -> tuple[s
 
 def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], settings: Entries
                 ) -> Settings:
-    """The settings that train further weights: those that are frozen, or else those that were never chosen.
+    """The settings that train further weights: frozen weights, or else weights that were never chosen.
 
     Parameters
     ----------
@@ -139,10 +139,10 @@ def freeze_less(model: Model, outputs: Sequence[str], patterns: Sequence[str], s
     outputs : sequence of str
         The outputs that are trained.
     patterns : sequence of str
-        Names, aliases and patterns of the weights. A pattern that stands for frozen weights unfreezes these alone, one
-        that stands for others chooses those among them that are trained by default, if any are.
+        Names, aliases and patterns of the weights. A pattern that stands for frozen weights unfreezes these alone,
+        another pattern chooses its weights that are trained by default, if any.
     settings : dict of str to object
-        Those of an optimizer, of which `weights_to_train` and `freeze` count.
+        The settings of an optimizer, of which `weights_to_train` and `freeze` count.
 
     Returns
     -------

@@ -16,12 +16,12 @@ __all__ = ["count_batches", "is_batches"]
 def is_batches(X: Data) -> bool:
     """Whether data are an iterable of batches, and not an array, a table or a dict of them.
 
-    A list or tuple is one if its first element is a dict, or a tuple or list that holds an array or a dict.
+    A list or tuple holds batches if its first element is a dict, or a tuple or list that holds an array or a dict.
 
     Parameters
     ----------
     X : object
-        What a method of the optimizer was given.
+        The argument of a method of the optimizer.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Call: a step on the arrays of one batch, which returns all that it computes."""
+"""Call: a step on the arrays of a batch, which returns all that it computes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Call", "CallProgram"]
 
 
 class Call(Protocol):
-    """Protocol of a step on the arrays of one batch.
+    """Protocol of a step on the arrays of a batch.
 
     Attributes
     ----------
     turn : int
-        What leads from the set of buffers that it reads to the one that it writes: the bits of the groups that it
-        changes.
+        The bits of the groups that it changes, which lead from the set of buffers that it reads to the set that it
+        writes.
     """
 
     @property
@@ -31,12 +31,12 @@ class Call(Protocol):
         """The bits of the groups that it changes."""
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Take a step from this set of buffers to the next one; return copies of the results."""
+        """Take a step from this set of buffers to the next; return copies of the results."""
 
 
 @dataclass(frozen=True)
 class _BoundPart:
-    """A part from one set of buffers to the other.
+    """A part from a set of buffers to the other.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ class CallProgram:
     Parameters
     ----------
     parts : sequence of Step
-        What runs in turn, each on the state that the one before has left.
+        The parts, which run in turn, each on the state that the part before has left.
     buffers : sequence of dict of str to Buffer
         The sets of buffers of the state.
     fixed_inputs : dict of str to Buffer
-        What no step changes.
+        Inputs that no step changes.
     device : str or Device
         Where they run.
     threads : int or None
@@ -88,7 +88,7 @@ class CallProgram:
         self.local, self.exchanges, self.turn = local, exchanges, turn
         self._parts, self._buffers, self._fixed_inputs = parts, buffers, fixed_inputs
         last = {n: i for i, part in enumerate(parts) for n in part.state}
-        #: What a part gives anew that a later part gives anew once more.
+        #: State that a part renews and a later part renews again.
         self._between = {(n, i): Buffer.empty(buffers[0][n].shape, buffers[0][n].dtype, device)
                          for i, part in enumerate(parts) for n in part.state if last[n] != i}
         self._sessions = [part.open(device, threads) for part in parts]
@@ -97,7 +97,7 @@ class CallProgram:
         self._bind_parts(0)
 
     def _bind_parts(self, side: int) -> list[_BoundPart]:
-        """The parts, bound from a set of buffers to the next one."""
+        """The parts, bound from a set of buffers to the next."""
         runs: list[_BoundPart] = []
         current, write = {**self._fixed_inputs, **self._buffers[side]}, self._buffers[side ^ self.turn]
         for i, (part, session) in enumerate(zip(self._parts, self._sessions, strict=True)):
@@ -126,7 +126,7 @@ class CallProgram:
         return _BoundPart(binding, inputs, fixed, free, [(n, new[n]) for n in part.state if n in self.exchanges])
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Take a step from this set of buffers to the next one; return copies of the results."""
+        """Take a step from this set of buffers to the next; return copies of the results."""
         outputs: dict[str, np.ndarray] = {}
         for part in self._runs.get(side) or self._bind_parts(side):
             for name in part.inputs:

@@ -35,17 +35,17 @@ def cuda_graph_step(source: StepSource, weighting: bool | str = False) -> ModelP
     Parameters
     ----------
     source : StepSource
-        Composes the step, with the sizes of one batch.
+        Composes the step, with the sizes of a batch.
     weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
 
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, the model's, the targets and the weights with all the rows, the iteration as the
-        number of batches seen before the first of some steps; ``order``, (steps, rows of a batch), which rows make
-        which batch; ``position``, which of these steps it is; ``losses``, (steps,). Outputs: those of the step, the
-        next position, and the losses with that of this step in its place.
+        Inputs: as of the step, the model's, the targets and the weights with all the rows, the iteration as the number
+        of batches seen before the first of some steps; ``order``, (steps, rows of a batch), the rows of each batch;
+        ``position``, the number of this step; ``losses``, (steps,). Outputs: as of the step, the next position, and the
+        losses with the loss of this step in its place.
     """
     step = source.compose(weighting)
     inputs, outputs, names, rows = step.inputs, step.outputs, step.names, step.all_rows
@@ -65,11 +65,11 @@ def cuda_graph_step(source: StepSource, weighting: bool | str = False) -> ModelP
 
 
 class CudaGraphEngine(EpochEngine):
-    """One graph a step, of which all that it reads and writes has its place on the device: recorded once, and replayed.
+    """A graph a step, whose inputs and outputs have their places on the device: recorded once, and replayed.
 
-    A recording leads from one set of buffers to the other, and a second one back; onnxruntime runs a step several times
-    before it records it, which changes nothing, as no step writes what it reads. Where a step cannot be recorded,
-    the epochs are those of `EpochEngine`, and `reason` says why.
+    A recording leads from a set of buffers to the other, and a second back; onnxruntime runs a step several times
+    before it records it, which changes nothing, as no step writes its inputs. Where a step cannot be recorded, the
+    epochs are those of `EpochEngine`, and `reason` says why.
 
     Experimental: the tests run it on a stand-in for a GPU, and it has not run on a GPU yet.
 
@@ -109,7 +109,7 @@ class CudaGraphEngine(EpochEngine):
             del self._programs[key]
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
-        """Take a step for each row of `batches`, by replaying one of these shapes."""
+        """Take a step for each row of `batches`, by replaying a recording for these shapes."""
         if (program := self._captured(shapes, batches.shape[1])) is None:
             super()._train(batches, shapes, mean, steps)
             return
@@ -156,7 +156,7 @@ class _Resident:
         return self.is_like(data) and all(len(a) <= self.buffers[n].shape[0] for n, a in data.items())
 
     def fill(self, data: Mapping[str, np.ndarray]) -> None:
-        """Let these rows follow; what is behind the last of them is read by nobody."""
+        """Let these rows follow; the places after the last are read by nobody."""
         for n, b in self.buffers.items():
             b.fill(data[n] if data[n].shape == b.shape else np.resize(data[n], b.shape))
 
@@ -165,8 +165,8 @@ class _CapturedProgram:
     """A step twice: from the first set of buffers into the second, and back.
 
     Each has a session of its own, which runs nothing else. A recording goes on reading the host memory that told
-    kernels such as Concat where their inputs are, and onnxruntime 1.19 and later ones give this memory to the next run
-    of the session that is no replay.
+    kernels such as Concat where their inputs are, and onnxruntime from 1.19 on gives this memory to the next run of the
+    session that is no replay.
     """
 
     source: tuple[int, int] | None = None

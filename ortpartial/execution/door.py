@@ -1,4 +1,4 @@
-"""The protocol of a door: what a loop asks of whoever has the data, the losses and the weights."""
+"""The protocol of a door: a loop's view of the owner of the data, the losses and the weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Door(Protocol):
     Attributes
     ----------
     target : str
-        What errors call y.
+        The name of y in errors.
     """
 
     @property
@@ -39,7 +39,7 @@ class Door(Protocol):
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
-        """The arrays that steps of so many rows read, or one step on all rows, by name; and their number of rows."""
+        """The arrays that steps of so many rows read, or a single step on all rows, by name; and the number of rows."""
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch that some rows of such arrays are."""
@@ -66,8 +66,7 @@ class Door(Protocol):
         """The generator of an epoch's order, after so many batches: the loop's own, or another."""
 
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float | Mapping[str, float]:
-        """The mean loss of validation data, or several numbers by name, "loss" among them; a meter is given the
-        predictions."""
+        """The mean loss of validation data, or several numbers with "loss" by name; a meter takes the predictions."""
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None
                       ) -> float | Mapping[str, float]:
@@ -80,7 +79,7 @@ class Door(Protocol):
         """Let a schedule see the loss that validation data have after an epoch, or else that of the training."""
 
     def describe_rate(self) -> object:
-        """The step size of the last batch, for the record of an epoch; or what it follows from."""
+        """The step size of the last batch, for the record of an epoch; or the numbers that it follows from."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
         """The message about a loss, or weights where it is finite, that this iteration has made infinite."""

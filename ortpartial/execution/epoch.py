@@ -1,4 +1,4 @@
-"""The epoch: all its steps in one graph, a Scan over the batches."""
+"""The epoch: all its steps in a graph, a Scan over the batches."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _EXACT = frozenset({"Add", "Cast", "Conv", "Div", "Equal", "Gather", "Gemm", "Gr
 
 def epoch_graph(source: StepSource, weighting: bool | str = False,
                 apart: dict[str, np.ndarray] | None = None) -> ModelProto:
-    """All steps of an epoch as one model: a Scan over the batches, whose rows are gathered inside.
+    """All steps of an epoch as a model: a Scan over the batches, whose rows are gathered inside.
 
     Parameters
     ----------
     source : StepSource
-        Composes the step, with the sizes of one batch.
+        Composes the step, with the sizes of a batch.
     weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     apart : dict of str to numpy.ndarray, optional
@@ -39,9 +39,9 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
     Returns
     -------
     onnx.ModelProto
-        Inputs: those of the step, where the inputs that are a batch hold all the rows, and the iteration is the number
-        of batches seen; and ``order``, (steps, rows of a batch), the rows of every batch. Outputs: those of the step,
-        with one loss a batch.
+        Inputs: as of the step, where the inputs that are a batch hold all the rows, and the iteration is the number of
+        batches seen; and ``order``, (steps, rows of a batch), the rows of every batch. Outputs: as of the step, with a
+        loss for each batch.
     """
     flat = source.compose(weighting, flat=True)
     inputs, outputs, names = flat.inputs, flat.outputs, flat.names
@@ -51,7 +51,7 @@ def epoch_graph(source: StepSource, weighting: bool | str = False,
     k = inputs.get(names.iteration, variable(names.iteration, np.int64, []))
     order = variable(names.free("order"), np.int64, ["steps", flat.batch_size])
 
-    # A slice of what is gathered for all steps at once is no copy, and a node in the body costs each time.
+    # A slice of rows gathered for all steps at once is no copy, and a node in the body costs each time.
     ahead = [n for n in rows if _may_be_anywhere(inputs[n], list(outputs.values()))]
     slices = [op.Gather(rows[n], order, axis=0) for n in ahead] + [order] * (len(ahead) < len(rows))
     loss, scaled = _scaled_apart(outputs[names.loss])

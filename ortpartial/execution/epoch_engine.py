@@ -1,4 +1,4 @@
-"""The epoch engine: many steps in one run of a graph."""
+"""The epoch engine: many steps in a run of a graph."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .step_engine import StepEngine
 
 __all__ = ["EpochEngine"]
 
-#: Steps of one run of an epoch at most: with short steps some tenths of a second, which is all that Ctrl-C can take
-#: away; and how many bytes of rows a run may gather, so that they are still near when they are read.
+#: Most steps in a run of an epoch: with short steps some tenths of a second, which is all that Ctrl-C can take away;
+#: and the most bytes of rows that a run gathers, so that they are still near when they are read.
 _CHUNK, _NEAR = 2000, 2**20
 
 
 class EpochEngine(StepEngine):
-    """Many steps in one run: a Scan over the batches of an epoch, with the data where they are.
+    """Many steps in a run: a Scan over the batches of an epoch, with the data where they are.
 
     The last batch of an epoch, where it is smaller, is a step of its own. So are all where a step is long: then calling
     onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan. The numbers are the
@@ -51,7 +51,7 @@ class EpochEngine(StepEngine):
         return {"epoch": epoch_graph(self.source, self.weighting), **super().graphs()}
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
-        """Take a step for each row of `batches`, many in one run."""
+        """Take a step for each row of `batches`, many in a run."""
         rows = batches.shape[1]
         if steps == 1 or rows * self._trained > self._most or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
@@ -61,7 +61,7 @@ class EpochEngine(StepEngine):
 
     def _count_near(self, rows: int) -> int:
         """How many batches of so many rows are still near when they are read."""
-        return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))
+        return _NEAR // (rows * sum([a[:1].nbytes for a in self._data.values()]))  # noqa: C419 - a list is faster
 
     def _run(self, program: Callable[[int, np.ndarray], np.ndarray], batches: np.ndarray, chunk: int,
              mean: WeightedMean, steps: int) -> None:
@@ -79,7 +79,7 @@ class EpochEngine(StepEngine):
                 mean.collect(losses, weights, chunk)
 
     def _open(self, key: ProgramKey) -> object:
-        """The steps of an epoch, or a single one."""
+        """The steps of an epoch, or a single step."""
         return _EpochProgram(self, self._compile(key, epoch_graph)) if key.kind == "epoch" else super()._open(key)
 
 
@@ -98,7 +98,7 @@ class _EpochProgram:
                           if n not in {*self.data, *engine.buffers[0], *engine.fixed_inputs})
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
-        """Take the rows from these arrays from now on; which ones make a batch is said at each run."""
+        """Take the rows from these arrays from now on; each run chooses the batch among them."""
         self.rows.read_from(data)
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ from .sparse_rows import SparseRows
 __all__ = ["DataParallel", "Exchange", "describe_arrays", "describe_graphs", "describe_settings", "describe_versions",
            "resolve_distributed", "share_cores"]
 
-#: Bytes of an array that its checksum is of: all, or those of rows at equal distances.
+#: Bytes of an array under its checksum: all, or the bytes of rows at equal distances.
 _SAMPLE = 2**24
 
 #: Characters of a setting that an error shows.
@@ -41,16 +41,16 @@ class DataParallel:
     Parameters
     ----------
     gradient_dtype : str, optional
-        ``"float16"`` halves what the processes send. Gradients are divided by the rows of the batch first, so that
-        their sum is as large as their mean; what is less than 3e-8 then becomes 0.
+        ``"float16"`` halves the bytes that processes send. Gradients are divided by the rows of the batch first, so
+        that their sum is as large as their mean; numbers under 3e-8 then become 0.
     top_k : float, optional
-        The share of the gradients that a process sends, the largest, such as 0.01. What it has not sent is added to the
-        gradients of the next step [1]_.
+        The share of the gradients that a process sends, the largest, such as 0.01. The rest is added to the gradients
+        of the next step [1]_.
 
     Raises
     ------
     SettingError
-        The dtype is another one, or the share is not above 0 and at most 1.
+        The dtype is another, or the share is not above 0 and at most 1.
 
     References
     ----------
@@ -93,14 +93,14 @@ class DataParallel:
         flat : Value of shape (size,)
             The numbers of this process.
         residual : Value of shape (size,), optional
-            Those that it has not sent yet, where `top_k` is set.
+            Gradients not sent yet, where `top_k` is set.
 
         Returns
         -------
         sent : Value of shape (size,)
-            What is sent, in place, and 0 elsewhere.
+            The gradients to send, in place, and 0 elsewhere.
         residual : Value of shape (size,) or None
-            What is not.
+            The others.
         """
         dtype = self.gradient_dtype or flat.dtype
         if residual is None:
@@ -143,7 +143,7 @@ def resolve_distributed(distributed: object) -> bool | DataParallel:
 
 
 def share_cores(threads: int | None, size: int = 1) -> int | None:
-    """The number of threads of a process, where those of this machine share its cores.
+    """The number of threads of a process, where processes of a machine share its cores.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class Exchange:
         name : str
             The numbers, for the log.
         buffer : Buffer of shape (size,)
-            Those of this process.
+            The numbers of this process.
         kept : int, optional
             How many of them are not 0 and are sent, with their places; without, all are sent.
 
@@ -232,13 +232,13 @@ class Exchange:
         state : dict of str to numpy.ndarray
             That of this process.
         is_residual : callable
-            Whether a name is one of numbers that a process has not sent yet.
+            Whether a name belongs to numbers that a process has not sent yet.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            That of the first, but for residuals. One that is the same, as after a file is read, is the first's to
-            send.
+            The state of the first process, but for residuals. A residual that all have, as after a file is read, is
+            left to the first to send.
         """
         first = dict(self.broadcast(dict(state)))
         if self.is_first:
@@ -252,12 +252,12 @@ class Exchange:
         Parameters
         ----------
         facts : dict of str to str
-            What is to be the same, by name.
+            The facts that have to agree, by name.
 
         Raises
         ------
         DataError
-            A fact differs: all processes raise it, and the message names the first one.
+            A fact differs: all processes raise it, and the message names the first.
         """
         each = self.group.gather(dict(facts))
         for rank, other in enumerate(each):
@@ -325,7 +325,7 @@ def _sample(a: Any) -> bytes:
 
 
 def describe_settings(**settings: object) -> dict[str, str]:
-    """Describe settings, so that equal ones have equal descriptions in all processes.
+    """Describe settings, so that equal settings have equal descriptions in all processes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Data of a fit: the rows that are trained, or the batches, and those that validate."""
+"""Data of a fit: the rows or batches that train, and the rows that validate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FitData:
     arrays : dict of str to numpy.ndarray
         The rows as a step reads them; none where batches are given.
     rows : numpy.ndarray of int
-        The numbers of those that are trained.
+        The numbers of the rows that are trained.
     batches : iterable or None
         The batches of an epoch, in place of rows.
     validation : iterable or None
@@ -70,7 +70,7 @@ class DataReader:
     door : Door
         Converts them.
     settings : FitSettings
-        Those of the fit.
+        The settings of the fit.
     is_distributed : bool
         Whether several processes train, each of which is given all the rows.
     overrides : Overrides
@@ -95,7 +95,7 @@ class DataReader:
         place : FitPosition
             Where the fit is; it remembers the random state from which the share was drawn.
         rng : numpy.random.Generator
-            That of the loop, of which a share is drawn like one that a fit goes on with.
+            The generator of the loop, from which a validation share is drawn, the same when a fit goes on.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class DataReader:
     def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: FitPosition,
                   rng: np.random.Generator
                   ) -> tuple[np.ndarray, Iterable[Data] | None, Mapping[str, np.ndarray] | None]:
-        """The rows to train on, and the batches to validate on, if any; these as arrays of a step, if they are one."""
+        """The rows to train on, and the batches to validate on, if any; a single batch as arrays of a step."""
         rows = np.arange(count)
         if X_val is None:
             if y_val is not None:
@@ -199,7 +199,7 @@ class DataReader:
 
 
 def select_rows(arrays: Mapping[str, Data], rows: np.ndarray | slice) -> dict[str, np.ndarray]:
-    """Some rows of arrays, of which sparse ones stay sparse.
+    """Some rows of arrays, of which sparse arrays stay sparse.
 
     Parameters
     ----------
@@ -231,14 +231,14 @@ def measure_rows(door: Door, settings: FitSettings, data: FitData) -> dict[str, 
     Returns
     -------
     dict of str to float
-        By name; those of validation data where there are none.
+        By name; the losses of validation data where there are no metrics.
     """
     if not (metrics := _list_metrics(settings, data)):
         return {}
     meter = Meter(metrics)
     if data.batches is not None:
         door.validate(data.batches, meter)
-    else:  # One by one: a thread that fetches them would have nothing to do.
+    else:  # In this thread: another that fetches them would have nothing to do.
         for part in _cut(door, settings, data):
             door.validate([part], meter)
     return meter.read()
@@ -272,7 +272,7 @@ def choose_part(arrays: Mapping[str, np.ndarray], batch_size: int) -> int:
     Returns
     -------
     int
-        Those of several batches, as far as they have few numbers.
+        The rows of several batches, as far as they have few numbers.
     """
     numbers = sum(prod(a.shape[1:]) for a in arrays.values())
     return batch_size * max(1, _PART // (batch_size * max(1, numbers)))

@@ -1,4 +1,4 @@
-"""The place of a fit: how far it is, and with what it goes on."""
+"""The place of a fit: its progress, and the state to go on from."""
 
 from __future__ import annotations
 

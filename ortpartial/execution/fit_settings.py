@@ -30,17 +30,17 @@ class FitSettings:
     shuffle : bool
         Whether every epoch has the rows in another order.
     init : str
-        The first weights: those of the ``"model"``, or ``"random"`` ones.
+        The first weights: of the ``"model"``, or ``"random"``.
     random_state : int, numpy.random.Generator or None
-        What random numbers are drawn from.
+        The source of random numbers.
     warm_start : bool
-        Whether a fit goes on from the weights of the one before it.
+        Whether a fit goes on from the weights of the fit before it.
     validation_every : float
-        The number of epochs from one validation to the next, or, less than 1, that number as a share of `max_iter`.
+        The number of epochs between validations, or, less than 1, that number as a share of `max_iter`.
     callbacks : tuple
         Functions of the owner of the loop, and objects with hooks.
     metrics : tuple of str, callable or Metric
-        What is computed of predictions where the validation loss is.
+        Metrics, computed beside the validation loss.
     timeout : float or None
         Seconds.
     verbose : int
@@ -92,7 +92,7 @@ class FitSettings:
 
     @property
     def validation_period(self) -> int:
-        """Number of epochs from one validation to the next."""
+        """Number of epochs between validations."""
         share = self.validation_every if self.validation_every >= 1 else self.validation_every * self.max_iter
         return max(1, round(share))
 

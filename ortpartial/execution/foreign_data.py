@@ -1,4 +1,4 @@
-"""Foreign data: what is given in place of arrays or batches by habit, and what to write instead."""
+"""Foreign data: arguments given by habit in place of arrays or batches, and advice."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def refuse_foreign(data: Data, what: str = "X") -> None:
     Parameters
     ----------
     data : object
-        What was given in place of arrays or batches.
+        The argument in place of arrays or batches.
     what : str
-        What errors call it.
+        Its name in errors.
 
     Raises
     ------
     DataError
-        It is one of these; the message says what to give.
+        The data are foreign; the message says which data to give.
 
     Examples
     --------

@@ -25,7 +25,7 @@ __all__ = ["GraphPart", "GraphSource"]
 
 @dataclass(frozen=True)
 class GraphPart:
-    """A graph of a step; those of a step in several parts run in turn, each on the state that the one before has left.
+    """A graph of a step; several parts run in turn, each on the state that the part before has left.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class GraphPart:
                     ) -> GraphPart:
         """A part whose values exist, without a model around them."""
         if any(node.bodies for node in topological(list(outputs.values()))):
-            # Sizes decide which branches are taken and what loops carry.
+            # Sizes decide which branches are taken and which values loops carry.
             return cls(load(build(inputs, outputs, name="step"), ties="file"), updates)
         values = {v.hint: v for v in inputs.values()} | dict(outputs)
         return cls(Model(ModelProto(), inputs, outputs, {}, {}, values), updates)
@@ -83,7 +83,7 @@ class GraphSource(StepSource):
     Parameters
     ----------
     parts : tuple of GraphPart
-        What runs in turn.
+        The graphs, which run in turn.
     state : dict of str to numpy.ndarray
         The first numbers of all that parts read as state.
     names : StepNames
@@ -93,12 +93,12 @@ class GraphSource(StepSource):
     loss : str, optional
         The result whose mean is that of an epoch.
     counter : str, optional
-        The state that counts the batches before this one: the runner counts in its place.
+        The state that counts the batches before this batch: the runner counts in its place.
     thread_count : int, optional
         Number of threads; by default as the sizes of a step suggest.
     exchanges : dict of str to callable
-        By state, what is called with the `Buffer` of its new value before the next part reads it: processes that train
-        together add theirs up.
+        By state, a function of the `Buffer` of its new value, called before the next part reads it: processes that
+        train together add theirs up.
     weights : tuple of str
         The state that has to stay finite.
     row_weights : str, optional
@@ -132,7 +132,7 @@ class GraphSource(StepSource):
 
     @property
     def _held(self) -> Arrays:
-        """The state but for what the runner holds by itself."""
+        """The state, without the parts that the runner holds by itself."""
         return {n: a for n, a in self.state.items() if n not in (self.counter, self.names.seed)}
 
     @property

@@ -41,7 +41,7 @@ class HeldRows:
         Parameters
         ----------
         session : Session
-            What reads them.
+            The session that reads the rows.
         weights : dict of str to Buffer or numpy.ndarray
             Its other inputs, in the memory where they are.
         local : RunLocal
@@ -53,7 +53,7 @@ class HeldRows:
             Its outputs.
         """
         if (binding := self._bindings.get(session)) is None:
-            if len(self._bindings) == 2:  # losses, and losses with predictions: others were those of former settings
+            if len(self._bindings) == 2:  # losses, and losses with predictions: others belong to former settings
                 self._bindings.clear()
             binding = self._bindings[session] = session.binding()
             for name in session.inputs:

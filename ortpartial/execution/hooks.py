@@ -1,4 +1,4 @@
-"""Hooks of callbacks, by the protocol of scikit-learn: which objects have them, and what a hook asks for."""
+"""Hooks of callbacks, by the protocol of scikit-learn: which objects have them, and the arguments of a hook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HOOKS", "call_hook", "check_callbacks", "has_hooks"]
 #: The methods of a callback.
 HOOKS = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
 
-#: What the hooks of a task may ask for, by keyword-only parameters.
+#: Arguments that the hooks of a task may ask for, by keyword-only parameters.
 _PARAMETERS = ("X", "y", "metadata", "fitted_estimator")
 
 
@@ -37,7 +37,7 @@ def has_hooks(callback: CallbackLike) -> bool:
 
 
 def check_callbacks(callbacks: Sequence[CallbackLike]) -> None:
-    """Check that objects are callbacks: ones with hooks, each of them once, or functions of the optimizer.
+    """Check that objects are callbacks: objects with hooks, each once, or functions of the optimizer.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def check_callbacks(callbacks: Sequence[CallbackLike]) -> None:
     Raises
     ------
     SettingError
-        One is a class, lacks a hook, stands there twice, or a hook asks for what there is not.
+        A callback is a class, lacks a hook or stands there twice, or a hook asks for an unknown argument.
     """
     for i, callback in enumerate(callbacks):
         _check_callback(callback)
@@ -78,7 +78,7 @@ def _check_callback(callback: CallbackLike) -> None:
 
 
 def _check_function(callback: CallbackLike) -> None:
-    """Check that a callback is a function of one argument."""
+    """Check that a callback is a function of a single argument."""
     if not callable(callback):
         raise SettingError(f"callbacks are functions of the optimizer, or objects with the hooks {_join(HOOKS)}; "
                            f"{callback!r} is neither.")
@@ -92,7 +92,7 @@ def _check_function(callback: CallbackLike) -> None:
 
 
 def list_parameters(hook: Callable[..., object]) -> list[str]:
-    """The keyword-only parameters of a hook: what it asks for.
+    """The keyword-only parameters of a hook: the arguments it asks for.
 
     Parameters
     ----------
@@ -116,14 +116,14 @@ def _list_keywords(function: Callable[..., object]) -> tuple[str, ...]:
 
 def call_hook(hook: Callable[..., object], estimator: object, context: TaskContext,
               arguments: Mapping[str, Callable[[], object]]) -> bool:
-    """Call a hook of a task with what it asks for.
+    """Call a hook of a task with the arguments it asks for.
 
     Parameters
     ----------
     hook : callable
         A method of a callback.
     estimator, context : object
-        What it is always given.
+        The arguments it always gets.
     arguments : dict of str to callable
         From the name of a parameter to the function that computes it.
 

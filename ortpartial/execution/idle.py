@@ -1,4 +1,4 @@
-"""Idle runner: what a loop asks of a runner, where its door takes the steps itself."""
+"""Idle runner: in place of a runner, where a door takes the steps itself."""
 
 from __future__ import annotations
 

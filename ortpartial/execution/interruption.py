@@ -27,10 +27,10 @@ def interruptible(part: Any, timeout: float | None, always: bool = False) -> Ite
     Parameters
     ----------
     part : object
-        Has an `engine`, which may be replaced meanwhile. The options of the engine are those of every run of this
-        thread in the context, also of runs that are not its own.
+        Has an `engine`, which may be replaced meanwhile. The options of the engine hold for every run of this thread in
+        the context, also for runs that are not its own.
     timeout : float or None
-        In seconds. A context inside of another one has the timeout of the outer one.
+        In seconds. A context inside of another has the timeout of the outer.
     always : bool
         Whether Ctrl-C ends a run even without a timeout; that costs some microseconds.
 

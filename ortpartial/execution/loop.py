@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop"]
 
-#: The pieces of an epoch that is not cut: one, from its first batch to its last.
+#: The pieces of an uncut epoch: a single piece, from its first batch to its last.
 _WHOLE = ((0, None),)
 
 
@@ -52,16 +52,16 @@ class Loop:
     door : Door
         Has the data, the losses and the first weights.
     settings : FitSettings
-        May be replaced between two epochs, as may `engine` by one with other steps.
+        May be replaced between two epochs, as may `engine`, by an engine with other steps.
 
     Attributes
     ----------
     train_losses, validation_losses : list of float
-        One number per epoch, and one per validation.
+        A number per epoch, and a number per validation.
     n_iter : int
         Number of epochs trained.
     records : list of dict
-        A record of each epoch. In place of its step size there may be what it follows from.
+        A record of each epoch. In place of its step size there may be the numbers that it follows from.
     last_metrics : dict of str to float
         The metrics that were computed last.
     place : FitPosition
@@ -82,8 +82,8 @@ class Loop:
         self.rows: Mapping[str, np.ndarray] = {}
         self.began, self.place, self.overrides = perf_counter(), FitPosition(), NO_OVERRIDES
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
-        self._mean: WeightedMean | None = None  # of the batches of an epoch; that of rows is the engine's
-        self._checked: StepRunner | None = None  # whose step is known to be that of the model as it is written
+        self._mean: WeightedMean | None = None  # of the batches of an epoch; the mean of rows is the engine's
+        self._checked: StepRunner | None = None  # whose step was checked against the model as it is written
         self.reset()
 
     def reset(self) -> None:
@@ -98,7 +98,7 @@ class Loop:
 
     def fit(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, tasks: FitTasks | None = None,
             former: FitPosition | None = None, overrides: Overrides | None = None) -> None:
-        """Train for `max_iter` epochs, or until one of those that are told of the tasks asks to stop.
+        """Train for `max_iter` epochs, or until a callback asks to stop.
 
         A fit that was cut off goes on from its `former` place.
         """
@@ -160,7 +160,7 @@ class Loop:
         return None
 
     def _choose_epoch(self, data: FitData) -> Callable[..., str | None]:
-        """The method that trains for an epoch: on rows in one turn or in pieces, or batch by batch."""
+        """The method that trains for an epoch: on rows at once or in pieces, or batch by batch."""
         is_whole = data.batches is None and self.overrides.train_step is None
         return self._train_rows if is_whole else self._train_batches
 
@@ -174,7 +174,7 @@ class Loop:
         return by
 
     def partial_fit(self, X: Data, y: Data, sample_weight: Data, overrides: Overrides | None = None) -> None:
-        """Train for one epoch, from the current state."""
+        """Train for an epoch, from the current state."""
         self.began = perf_counter()
         if y is None:
             data = FitData({}, np.arange(0), self._reader(overrides).check_batches(X, 1))
@@ -207,7 +207,7 @@ class Loop:
         Raises
         ------
         ConvergenceError
-            The loss or a weight is not finite; the weights are those of before.
+            The loss or a weight is not finite; the weights are as before.
         """
         return self._step(batch)[0]
 
@@ -242,8 +242,7 @@ class Loop:
             self.door.watch(self.validation_losses[-1])
 
     def _measure_validation(self, data: FitData) -> tuple[float | Mapping[str, float], dict[str, float]]:
-        """The mean loss of validation data, or several numbers, and the metrics: in one pass, unless a user's class
-        computes the loss."""
+        """The mean loss or losses of validation data, and the metrics, in a single pass unless a user computes them."""
         metrics, step = self.settings.list_metrics("validation"), self.overrides.validation_step
         meter, batches = Meter(metrics) if metrics else None, data.validation or ()
         if step is None:
@@ -296,7 +295,7 @@ class Loop:
         self.rows = data
 
     def _shuffle(self, rows: np.ndarray, place: FitPosition, is_told: bool) -> np.ndarray:
-        """The rows in the order of the epoch that begins, or of the one that goes on."""
+        """The rows in the order of the epoch that begins or goes on."""
         rng, order = self.door.draw_from(self.rng, self.engine.iteration - place.batches), rows.copy()
         bits = rng.bit_generator
         now = bits.state if is_told else None
@@ -310,7 +309,7 @@ class Loop:
         return order
 
     def _train_rows(self, data: FitData, place: FitPosition, tasks: FitTasks | None = None) -> str | None:
-        """Train on each of these rows once, in one turn or in pieces; return a message if the loss diverged."""
+        """Train on each of these rows once, at once or in pieces; return a message if the loss diverged."""
         self._mean = None
         size, order, arrays = self.settings.batch_size, data.rows, data.arrays
         if self.settings.shuffle:
@@ -322,7 +321,7 @@ class Loop:
             with self.engine.turn.lock:
                 if self.rows is not arrays:  # A callback has trained on other rows.
                     self._start(arrays)
-                # After a single step, what it has read is still there.
+                # After a single step, its inputs are still there.
                 snapshot = self.engine.snapshot(copy=order.size > size) if self.engine.copies > 1 else None
                 self.engine.mean = mean
                 loss = self.engine.epoch(order, size, start, stop)
@@ -343,7 +342,7 @@ class Loop:
             self._checked = self.engine
 
     def _replay(self, snapshot: State | None, order: np.ndarray, size: int, loss: float) -> str:
-        """Repeat diverged steps up to the last finite one; return the message."""
+        """Repeat diverged steps up to the last finite step; return the message."""
         engine = self.engine
         if snapshot is None:  # With one set of weights, the step was not taken.
             return self._describe(loss, engine.iteration + 1)
@@ -358,7 +357,7 @@ class Loop:
         return self._describe(loss, iteration)
 
     def _list_batches(self, data: FitData, place: FitPosition, is_told: bool) -> Iterator[Data]:
-        """The batches of the epoch that begins, or those of one that goes on which are left."""
+        """The batches of the epoch that begins, or the batches left of an epoch that goes on."""
         if data.batches is not None:
             if (set_epoch := getattr(data.batches, "set_epoch", None)) is not None:
                 set_epoch(self.n_iter)
@@ -395,7 +394,7 @@ class Loop:
         now = perf_counter()
         self.records.append({"epoch": self.n_iter, "iteration": self.engine.iteration, "seconds": now - self.began,
                              "learning_rate": self.door.describe_rate(), "loss": self.train_losses[-1], **losses})
-        self.began = now  # That of the next epoch, if nothing is between them.
+        self.began = now  # The beginning of the next epoch, if nothing is between them.
 
     def _is_finite(self, loss: float) -> bool:
         """Whether a loss and all weights are finite numbers."""

@@ -17,14 +17,14 @@ class WeightedMean:
     total, weight : float
         The weighted sum of losses, and the sum of their weights.
     waiting : int
-        Number of losses that wait to be added together with later ones.
+        Number of losses that wait to be added together with later losses.
     """
 
     def __init__(self) -> None:
         self.total = self.weight = 0.0
         self.waiting = 0
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
-        self._expected = 0.0, 0.0  # of what waits, up to the last bits
+        self._expected = 0.0, 0.0  # of the waiting losses, up to the last bits
 
     def add(self, total: float, weight: float) -> None:
         """Add a weighted sum of losses, and the sum of their weights."""
@@ -32,7 +32,7 @@ class WeightedMean:
         self.weight += weight
 
     def collect(self, losses: np.ndarray, weights: np.ndarray, count: int) -> None:
-        """Add losses as soon as there are `count` of them: in one sum, whose last bits do not depend on the parts."""
+        """Add losses as soon as there are `count` of them: in a sum whose last bits do not depend on the parts."""
         total, weight = self._expected
         self._parts.append((losses.copy(), weights))
         self._expected = total + float(losses @ weights), weight + float(weights.sum())
@@ -55,12 +55,12 @@ class WeightedMean:
 
     @property
     def state(self) -> State:
-        """The sums of a mean that continues this one."""
+        """The sums of a mean that continues this mean."""
         return {"total": self.total, "weight": self.weight, "parts": list(self._parts)}
 
     @classmethod
     def from_state(cls, state: Entries) -> WeightedMean:
-        """The mean that continues another one."""
+        """The mean that continues another."""
         mean = cls()
         mean.add(state["total"], state["weight"])
         for losses, weights in state["parts"]:

@@ -1,4 +1,4 @@
-"""Names of what a step reads and writes beside its data: the loss, the number of the batch, the seed, new states."""
+"""Names of a step's inputs and outputs beside its data: the loss, the number of the batch, the seed, new states."""
 
 from __future__ import annotations
 

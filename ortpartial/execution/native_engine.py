@@ -1,4 +1,4 @@
-"""The native engine: steps compiled by the system's C compiler, many in one call."""
+"""The native engine: steps compiled by the system's C compiler, many in a call."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .step import Arrays, Shapes, Step, StepSource
 
 __all__ = ["NativeEngine", "write_step"]
 
-#: Steps of one call at most, and how many multiplications they may take together: some hundredths of a second, which
-#: is all that Ctrl-C can take away.
+#: Most steps in a call, and the most multiplications that they take together: some hundredths of a second, which is all
+#: that Ctrl-C can take away.
 _STEPS, _WORK = 2**15, 2**28
 #: Bytes that memory is aligned to, a line of the cache.
 _LINE = 64
@@ -37,11 +37,11 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     Parameters
     ----------
     source : StepSource
-        Composes the step, with the sizes of one batch.
+        Composes the step, with the sizes of a batch.
     weighting : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     name : str
-        What functions and types begin with.
+        The prefix of functions and types.
 
     Returns
     -------
@@ -60,10 +60,10 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
 
 
 class NativeEngine(EpochEngine):
-    """Machine code for batches of the size that most have, many steps in one call.
+    """Machine code for batches of the size that most have, many steps in a call.
 
     The last batch of an epoch, where it is smaller, and batches of many shapes are steps of onnxruntime. Sums are added
-    up in an order of their own: numbers agree with those of the other engines within rounding.
+    up in an order of their own: numbers agree with the other engines within rounding.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class NativeEngine(EpochEngine):
         return super().epoch(order, batch_size, start, stop)
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
-        """Take a step for each row of `batches`, many in one call."""
+        """Take a step for each row of `batches`, many in a call."""
         rows = batches.shape[1]
         if rows != self._size or is_symbolic(shapes) or not self._is_whole:
             super()._train(batches, shapes, mean, steps)
@@ -101,7 +101,7 @@ class NativeEngine(EpochEngine):
                   steps)
 
     def _open(self, key: ProgramKey) -> object:
-        """The compiled steps, or those of another engine."""
+        """The compiled steps, or the steps of another engine."""
         if key.kind != "native":
             return super()._open(key)
 
@@ -173,7 +173,7 @@ class _NativeProgram(_NativeMemory):
         self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:
-        """Take the rows from these arrays from now on; which ones make a batch is said at each run."""
+        """Take the rows from these arrays from now on; each run chooses the batch among them."""
         self._rows = [data[f.name] for f in self.step.rows]
         self.is_direct = all(a.flags.c_contiguous and a.dtype == f.dtype and a.dtype.isnative
                              for a, f in zip(self._rows, self.step.rows, strict=True))
@@ -199,7 +199,7 @@ class _NativeProgram(_NativeMemory):
 
 
 class _NativeCall(_NativeMemory):
-    """A step in machine code on the arrays of one batch, which returns all that it computes."""
+    """A step in machine code on the arrays of a batch, which returns all that it computes."""
 
     def __init__(self, engine: NativeEngine, part: Step, turn: int):
         self.turn = turn
@@ -221,7 +221,7 @@ class _NativeCall(_NativeMemory):
                          loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration)
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Take a step from this set of buffers to the next one; return copies of the results."""
+        """Take a step from this set of buffers to the next; return copies of the results."""
         engine, results = self.engine, self._results
         self._check_time()
         before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
@@ -254,7 +254,7 @@ def _allocate(fields: Sequence[Field]) -> np.ndarray:
 
 
 def _allocate_as(dtype: np.dtype) -> np.ndarray:
-    """Memory of one element, at the beginning of a line of the cache."""
+    """Memory of a single element, at the beginning of a line of the cache."""
     raw = np.zeros(dtype.itemsize + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     return raw[start : start + dtype.itemsize].view(dtype)

@@ -1,4 +1,4 @@
-"""Overrides: what a user's class does in place of the steps of a loop, and at the beginning and the end of an epoch."""
+"""Overrides: a user's methods in place of the steps of a loop, and at the beginning and the end of an epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NO_OVERRIDES", "Overrides", "find_overrides"]
 
 @dataclass(frozen=True)
 class Overrides:
-    """Methods that take the place of those of a loop; None for its own, which are faster.
+    """Methods that replace methods of a loop; None for its own, which are faster.
 
     Attributes
     ----------
@@ -33,14 +33,14 @@ class Overrides:
 
 
 def find_overrides(instance: object, base: type) -> Overrides:
-    """Find what an object overrides.
+    """Find the methods that an object overrides.
 
     Parameters
     ----------
     instance : object
         The object.
     base : type
-        The class whose methods are those of the loop.
+        The class whose methods call the loop's own.
 
     Returns
     -------

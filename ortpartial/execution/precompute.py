@@ -43,7 +43,7 @@ def find_counts(step: Step) -> dict[str, Value]:
 
 
 def _find_addend(before: Value, after: Value) -> Value | None:
-    """The constant whose sum with a whole number is another one."""
+    """The constant whose sum with a whole number is another number."""
     node = after.node
     if node is None or node.op_type != "Add" or before.dtype != np.int64 or before.shape != ():
         return None
@@ -94,7 +94,7 @@ def compute_ahead(numbers: Sequence[Value], counts: Mapping[Value, Value]) -> li
     Parameters
     ----------
     numbers : sequence of Value
-        What `find_ahead` found.
+        The result of `find_ahead`.
     counts : dict of Value to Value
         By count, a vector.
 

@@ -20,7 +20,7 @@ _here = local()
 
 
 def is_prefetching() -> bool:
-    """Whether this is a thread that fetches batches, for which another one waits.
+    """Whether this is a thread that fetches batches, for which another thread waits.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def _mark() -> None:
 
 
 def prefetch(batches: Iterable[Same], ahead: int = 2) -> Generator[Same, None, None]:
-    """Iterate over the elements of an iterable; a thread fetches the next ones while the current one is used.
+    """Iterate over the elements of an iterable; a thread fetches the next elements while the current is used.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ __all__ = ["Program", "RunLocal", "bind", "directions"]
 
 
 def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer]) -> Binding:
-    """A binding of a session to those inputs that it reads, and to outputs."""
+    """A binding of a session to the inputs that it reads, and to outputs."""
     binding, names = session.binding(), frozenset(session.inputs)
     for name, buffer in inputs.items():
         if name in names:
@@ -31,7 +31,7 @@ def bind(session: Session, inputs: Mapping[str, Buffer], outputs: Mapping[str, B
 def directions(
     buffers: Sequence[Mapping[str, Buffer]], names: StepNames
 ) -> list[tuple[Mapping[str, Buffer], dict[str, Buffer]]]:
-    """Both directions of a double buffer: what a step reads on one side, and what it writes to the other, by name."""
+    """Both directions of a double buffer: the inputs of a step on one side, and its outputs on the other, by name."""
     return [(read, {names.new(n): buffer for n, buffer in write.items()}) for read, write in (buffers, buffers[::-1])]
 
 
@@ -48,7 +48,7 @@ class Program(ABC):
     Parameters
     ----------
     bindings : sequence of Binding
-        Those that read the batch.
+        The bindings that read the batch.
     device : str or Device
         Where they read it.
     """
@@ -56,7 +56,7 @@ class Program(ABC):
     def __init__(self, bindings: Sequence[Binding], device: str | Device = CPU):
         self.bindings, self.device = bindings, device
         self.batch: Batch | None = None
-        #: What `StepRunner._program` asked it to read last.
+        #: The data that `StepRunner._program` asked it to read last.
         self.source: tuple[int, int] | None = None
 
     def read_from(self, data: Mapping[str, np.ndarray], rows: int) -> None:

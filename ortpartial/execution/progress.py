@@ -1,4 +1,4 @@
-"""Progress of a training: a bar on a terminal, a line for each epoch elsewhere, and what the log says of it."""
+"""Progress of a training: a bar on a terminal, a line for each epoch elsewhere, and the lines of the log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ortpartial.texts import printable
 
 __all__ = ["Bar", "Progress", "is_interactive"]
 
-#: Seconds between two looks at the training, and those after which a compilation is told of.
+#: Seconds between two looks at the training, and until a compilation is reported.
 _PERIOD, _LONG_COMPILATION = 0.2, 1.0
 
 #: A narrow terminal cuts off the end.
 _FORMAT = "{desc}{postfix} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}"
 _FORMAT_WITHOUT_END = "{desc}{postfix}, {n_fmt} {units} in {elapsed}, {rate_fmt}"
 
-#: Why a training ended, for errors that end one.
+#: Why a training ended, for errors that end it.
 _ENDINGS: tuple[tuple[type[BaseException], str], ...] = (
     (KeyboardInterrupt, "interrupted"), (DeadlineError, "timeout"), (ConvergenceError, "loss not finite"))
 
@@ -82,9 +82,9 @@ class Progress:
         Parameters
         ----------
         epoch, max_iter : int
-            The number of epochs that are over, and that of the last one.
+            The number of finished epochs, and the number of the last.
         batches : int
-            Number of batches of the next one that are over.
+            Number of finished batches of the next.
         verbose : int
             As for `begin_epoch`.
         """
@@ -97,7 +97,7 @@ class Progress:
         Parameters
         ----------
         epoch, max_iter : int
-            Its number, from 1, and that of the last one.
+            Its number, from 1, and the number of the last.
         count_steps : callable
             Returns the number of batches of an epoch, None if it is not known; called where somebody follows.
         verbose : int
@@ -172,16 +172,16 @@ class Bar:
     Parameters
     ----------
     look : callable
-        From a remark to what stands beside the bar, the steps taken, all of them if known, and the losses.
+        From a remark to the text beside the bar, the steps taken, all of them if known, and the losses.
     unit, units : str
-        What a step is, and several.
+        The word for a step, and its plural.
     """
 
     def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]], unit: str = "batch",
                  units: str = "batches"):
         self.look, self._without_end = look, _FORMAT_WITHOUT_END.replace("{units}", units)
         text, _, total, _ = look()
-        # tqdm 4.70 writes nothing to a terminal that does not know its size, as that of `script` and some of docker.
+        # tqdm 4.70 writes nothing to a terminal that does not know its size, as under `script` and sometimes docker.
         has_width = _count_columns(sys.stderr) != 0
         self.tqdm = tqdm(total=total, desc=text, unit=unit, mininterval=0, miniters=0, dynamic_ncols=has_width,
                          ncols=None if has_width else 80, nrows=None if has_width else 24, file=sys.stderr,
@@ -195,7 +195,7 @@ class Bar:
             self.tqdm.update(self._describe())
 
     def _describe(self, remark: str = "") -> int:
-        """Set what stands beside the bar; return the number of batches that it does not show yet."""
+        """Set the text beside the bar; return the number of batches that it does not show yet."""
         text, taken, total, losses = self.look(remark)
         self.tqdm.total, self.tqdm.bar_format = total, _FORMAT if total else self._without_end
         self.tqdm.set_description_str(text, refresh=False)
@@ -219,7 +219,7 @@ def _count_columns(stream: TextIO) -> int | None:
 
 
 def is_interactive() -> bool:
-    """Whether what was written to stderr can be overwritten: on a terminal, and in a notebook.
+    """Whether text on stderr can be overwritten: on a terminal, and in a notebook.
 
     Returns
     -------

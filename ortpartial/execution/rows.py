@@ -1,4 +1,4 @@
-"""Rows of data: those of a batch in memory that stays where it is, and all of them where a device reads them."""
+"""Rows of data: of a batch, in memory that stays where it is, and all of them where a device reads them."""
 
 from __future__ import annotations
 

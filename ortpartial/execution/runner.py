@@ -52,9 +52,9 @@ def _pair(first: dict[str, Buffer], second: dict[str, Buffer]) -> dict[str, tupl
 
 
 class StepRunner(ABC):
-    """The weights and states of a training, and the loop over the batches of an epoch; each engine is one.
+    """The weights and states of a training, and the loop over the batches of an epoch; the base of each engine.
 
-    Weights and states live in two sets of buffers: a step reads one and writes the other, then they change places.
+    Weights and states live in two sets of buffers: a step reads a set and writes the other, then they change places.
     Where some kinds of steps leave groups of state as they are, there is a set for each choice of a buffer a group.
 
     Parameters
@@ -64,16 +64,16 @@ class StepRunner(ABC):
     """
 
     name: str
-    #: The graphs that a batch passes through, each with the parts of a step that it computes: what pictures show.
+    #: The graphs that a batch passes through, each with the parts of a step that it computes: as pictures show them.
     runs: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (
         ("step", ("model", "loss", "gradient", "update")),)
-    #: Why it was chosen, and what it has found out since.
+    #: Why it was chosen, and its findings since.
     reason = "asked for"
     #: Whether predictions use the averages of the weights.
     use_average = False
-    #: What trainings of equal graphs have in common, so that they share compiled sessions; None for no sharing.
+    #: The identity of trainings of equal graphs, by which they share compiled sessions; None for no sharing.
     identity: Hashable = None
-    #: Sets of buffers: two, or one where a step overwrites what it reads.
+    #: Sets of buffers: two, or one where a step overwrites its inputs.
     copies: ClassVar[int] = 2
     #: Whether several processes train together, each of which is given all the rows.
     is_distributed: ClassVar[bool] = False
@@ -91,7 +91,7 @@ class StepRunner(ABC):
                  for allocate in (np.array, np.empty_like)[: self.copies]]
         self.buffers: Sequence[dict[str, Buffer]] = (sides[0], sides[-1])
         self._join_buffers()
-        #: By state of a group that some steps leave as it is, its bit of `side`; that of all other state is 1.
+        #: By state of a group that some steps leave as it is, its bit of `side`; the bit of all other state is 1.
         self._bits = {n: 2 << i for i, group in enumerate(source.state_groups) for n in group}
         if self._bits:
             self.buffers = [{n: b[bool(i & self._bits.get(n, 1))] for n, b in _pair(*self.buffers).items()}
@@ -105,14 +105,14 @@ class StepRunner(ABC):
         self.kept = {n: Buffer(np.array(a, order="C"), device) for n, a in source.kept.items()}
         #: By side, all that `get` gives.
         self._bound = [{**side, **self.controls, **self.kept} for side in self.buffers]
-        #: What no step changes: the engine itself counts, and random numbers follow from seed and count.
+        #: Inputs that no step changes: the engine itself counts, and random numbers follow from seed and count.
         self.fixed_inputs = {names.iteration: self.k, names.seed: self.seed, **self.controls, **self.kept}
         #: How often `set` has overwritten something.
         self.changes = 0
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
         self._policy = ShapePolicy()
-        #: Those of further kinds of steps.
+        #: Sources of further kinds of steps.
         self._policies: defaultdict[Hashable, ShapePolicy] = defaultdict(ShapePolicy)
         self._programs: dict[ProgramKey, Any] = {}
         self._data: dict[str, np.ndarray] = {}
@@ -126,7 +126,7 @@ class StepRunner(ABC):
 
     @property
     def placement(self) -> NodePlacement | None:
-        """Which nodes of a step an execution provider runs, once one is compiled; None on other devices."""
+        """The placement of the nodes of a step on a named execution provider, once compiled; None on other devices."""
         bindings = (b for program in self._programs.values() for b in getattr(program, "bindings", ()))
         return next((b.session.placement for b in bindings), None)
 
@@ -136,7 +136,7 @@ class StepRunner(ABC):
         return True
 
     def _join_buffers(self) -> None:  # noqa: B027 - each has memory of its own
-        """Lay buffers side by side which a step takes as one."""
+        """Lay buffers side by side which a step takes as a vector."""
 
     def connect(self) -> None:  # noqa: B027 - a single process has nothing to connect to
         """Connect the processes that train together."""
@@ -161,7 +161,7 @@ class StepRunner(ABC):
         return self._bound[self.side][name].numpy().copy()
 
     def set(self, name: str, array: np.ndarray) -> None:
-        """Overwrite what `get` gives."""
+        """Overwrite the array of `get`."""
         self.changes += 1
         if name == self.source.names.iteration:
             self.iteration = int(array)
@@ -171,8 +171,7 @@ class StepRunner(ABC):
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
     def reset(self, first: Arrays, seed: Sequence[int] = (0, 0)) -> None:
-        """Back to the first iteration and to these weights and statistics, the rest as before the first step, with
-        another seed."""
+        """Back to the first iteration, with these weights and statistics, the rest as at first, and another seed."""
         self.iteration, source = 0, self.source
         self._policy = ShapePolicy()
         self.seed.fill(np.asarray(seed, np.int32))
@@ -196,7 +195,7 @@ class StepRunner(ABC):
                 "shapes": self._policy.state}
 
     def restore(self, snapshot: Entries) -> None:
-        """Back to a snapshot, also of another engine: what this one lacks is left out."""
+        """Back to a snapshot, also of another engine, whose further arrays are left out."""
         self.iteration = snapshot["iteration"]
         self.seed.fill(snapshot["seed"])
         self._policy = ShapePolicy(*snapshot.get("shapes", ()))  # Pickles of version 0.1.0 have none.
@@ -209,11 +208,9 @@ class StepRunner(ABC):
 
     def continue_with(self, source: StepSource, kind: type[StepRunner] | None = None,
                       learned: Arrays | None = None) -> StepRunner:
-        """A runner of this or another kind that goes on from here, on the same rows, with another source: another
-        optimizer or penalty, or other weights to train.
+        """A runner that goes on from here, on the same rows, with another source: its optimizer, penalty or weights.
 
-        What the source does not go on from begins with zeros; `learned` is the content of weights that this runner
-        does not train.
+        New state begins with zeros; `learned` is the content of weights that this runner does not train.
         """
         runner, snapshot = (kind or type(self))(source), self.snapshot()
         for name in source.find_stale(self.source):
@@ -228,7 +225,7 @@ class StepRunner(ABC):
 
     @property
     def counted(self) -> int:
-        """Number of batches that were trained: those seen, without those that a step has skipped."""
+        """Number of batches that were trained: the batches seen, without skipped steps."""
         return self.iteration - (int(self.get(self.source.skipped)) if self.source.skipped else 0)
 
     @property
@@ -250,7 +247,7 @@ class StepRunner(ABC):
         return self._bound[self.side][name]
 
     def undo(self) -> None:
-        """Back to before the last step, which is in the other set of buffers; with one set, it was not taken."""
+        """Back to before the last step, which is in the other set of buffers; with a single set, it was not taken."""
         if self.copies > 1:
             self.side ^= 1
             self.iteration -= 1
@@ -279,7 +276,7 @@ class StepRunner(ABC):
         """Say where the rows come from: inputs, targets and, where rows have them, weights, by name."""
         data = self.source.encode(data)
         self._data, self._starts = dict(data), self._starts + 1
-        # Rows of another kind, such as sparse ones, are only gathered batch by batch.
+        # Rows of another kind, such as sparse rows, are only gathered batch by batch.
         self._is_whole = all(isinstance(a, np.ndarray) for a in data.values())
         #: By how much each row counts; None where all count the same.
         self._counts = self.source.count_rows(data)
@@ -296,7 +293,7 @@ class StepRunner(ABC):
         steps, rest = order.size // batch_size, order.size % batch_size
         if start < steps:
             batches = order[: order.size - rest].reshape(-1, batch_size)[start:stop]
-            # The choice is that of the first piece, for the whole epoch.
+            # The first piece chooses for the whole epoch.
             self._train(batches, self._choose_shapes(0 if start else steps, batch_size), mean, steps)
         if mean.waiting and (stop is None or stop >= steps):
             mean.settle()
@@ -315,7 +312,7 @@ class StepRunner(ABC):
         kind : hashable, optional
             The kind of step, where the source has several.
         check : callable, optional
-            Called with what the step returns; if it raises, the step was not taken.
+            Called with the results of the step; if it raises, the step was not taken.
 
         Returns
         -------
@@ -355,8 +352,7 @@ class StepRunner(ABC):
         return sum({self._bits.get(n, 1) for part in parts for n in part.state}) if self._bits else 1
 
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
-        """Take a step for each row of `batches`, by a program for these shapes; with one set of weights, until a loss
-        is not finite. An epoch has so many `steps` on batches of this size."""
+        """Take a step for each row of `batches`, of so many `steps` in the epoch; with single weights, until a NaN."""
         program, k = self._program("step", shapes, batches.shape[1]), self.k.numpy()
         counts, size = self._counts, float(batches.shape[1])
         for rows in batches:  # Every call counts in here: a small step takes microseconds.
@@ -378,7 +374,7 @@ class StepRunner(ABC):
         return np.asarray(self._counts[batches].sum(1, np.float64))
 
     def _choose_shapes(self, steps: int, rows: int) -> Shapes:
-        """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic ones."""
+        """The shapes of the program for some steps on batches of so many rows: theirs, or symbolic."""
         if rows not in self._shapes:
             self._shapes[rows] = tuple([(n, (rows, *shape)) for n, shape in self._row_shapes])
         shapes = self._shapes[rows]
@@ -432,7 +428,7 @@ class StepRunner(ABC):
 
     @abstractmethod
     def _open(self, key: ProgramKey) -> object:
-        """A new program: a `Program` for a step, or one with a `read_from` of its own."""
+        """A new program: a `Program` for a step, or a program with a `read_from` of its own."""
 
     def check(self) -> None:
         """Raise NoGradientError now, and not in the first step, if an operator has no gradient."""
@@ -440,4 +436,4 @@ class StepRunner(ABC):
 
     @abstractmethod
     def graphs(self) -> dict[str, ModelProto]:
-        """The graphs that a step runs, by what they do."""
+        """The graphs that a step runs, by their purpose."""

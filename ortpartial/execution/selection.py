@@ -1,4 +1,4 @@
-"""Engine selection: the engine of a name, and the one that takes a number of steps in the least time."""
+"""Engine selection: the engine of a name, and the fastest engine for a number of steps."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) 
 def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[StepRunner], str]:
     """The engine with which ``"auto"`` takes a number of steps, and the reason for it.
 
-    It follows from the training and from the number of steps alone, and on whether there is a compiler: never from what
-    has been measured or compiled before, so that a training repeats itself to the last bit.
+    It follows from the training and from the number of steps alone, and on whether there is a compiler: never from
+    former measurements or compilations, so that a training repeats itself to the last bit.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
         return default
     try:
         batch = source.for_rows(rows)
-        if batch.threads() != 1:  # Compiled steps take one core.
+        if batch.threads() != 1:  # Compiled steps take a single core.
             return default
         step = batch.compose(branches=False)
         if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps):

@@ -1,4 +1,4 @@
-"""Shape policy: which shapes of batches have a program of their own, and which share one with symbolic sizes."""
+"""Shape policy: which shapes of batches have a program of their own, and which share a program with symbolic sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 __all__ = ["ShapePolicy"]
 
-#: As many shapes as most trainings have, the batches and a smaller last one, have programs of their own from the start.
+#: As many shapes as most trainings have, the batches and a smaller last, have programs of their own from the start.
 #: Where there are more, sessions of onnxruntime that take turns would compete for the cores, as the threads of each go
 #: on spinning after a run: a small encoder takes 1.5 times as long on two cores.
 _AT_ONCE = 2
@@ -23,17 +23,17 @@ _ROOM = 2**30
 
 
 class ShapePolicy:
-    """The choice between a program for one shape of batches and the program for all shapes.
+    """The choice between a program for a shape of batches and the program for all shapes.
 
-    As long as there are few shapes, each has a program of its own; later each one that has come often. Others share one
+    As long as there are few shapes, each has a program of its own; later each shape that has come often. Others share a
     program. The choice follows from the sequence of shapes alone, so that a training repeats itself to the last bit.
 
     Parameters
     ----------
     chosen, counts, frequent, first : object
-        The `state` of a former policy, which this one continues.
+        The `state` of a former policy, which this policy continues.
     patience : int
-        Steps of a shape after which it is one of the first ones.
+        Steps of a shape after which it counts among the first.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class ShapePolicy:
 
     @property
     def state(self) -> tuple[list[tuple[Hashable, int]], list[tuple[Hashable, int]], int, Hashable]:
-        """The state from which a policy continues this one, without keys that are no strings, for formats like JSON."""
+        """The state from which a policy continues this, without keys that are no strings, for formats like JSON."""
         chosen = list(self.chosen.items()) if self.chosen else []
         return chosen, list(self.counts.items()), self.frequent, self.first
 

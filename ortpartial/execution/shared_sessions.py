@@ -1,4 +1,4 @@
-"""Sessions that equal trainings share, such as those of the folds of a cross-validation: a graph is compiled once."""
+"""Sessions that equal trainings share, such as the folds of a cross-validation: a graph is compiled once."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class SharedSessions:
         Parameters
         ----------
         identity : hashable
-            What trainings have in common that share their sessions; None where it is compiled for one alone.
+            The identity of trainings that share their sessions; None where it is compiled for a single training.
         key : hashable
             Which session of a training.
         compile_session : callable
-            Returns a new one.
+            Returns a new session.
 
         Returns
         -------
@@ -66,7 +66,7 @@ class SharedSessions:
         self._sessions = OrderedDict()
 
 
-#: Those of this process. A session of a small network takes about 0.3 MB.
+#: The sessions of this process. A session of a small network takes about 0.3 MB.
 shared_sessions = SharedSessions(most=64)
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -15,7 +15,7 @@ _PART = 2**20
 
 
 class SparseRows:
-    """A sparse matrix that gives its rows dense, as an engine gathers those of a batch.
+    """A sparse matrix that gives its rows dense, as an engine gathers the rows of a batch.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class SparseRows:
     Attributes
     ----------
     shape, dtype, ndim : object
-        Those of the dense array.
+        As of the dense array.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def wrap_sparse(data: Data) -> Data:
     Parameters
     ----------
     data : object
-        What may be a matrix or an array of scipy.sparse, which is not imported.
+        Possibly a matrix or an array of scipy.sparse, which is not imported.
 
     Returns
     -------

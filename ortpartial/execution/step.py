@@ -34,9 +34,9 @@ class Step:
     Parameters
     ----------
     inputs : dict of str to Value
-        All that is read: the rows of a batch, the state, and what stays from step to step.
+        All that is read: the rows of a batch, the state, and constant inputs.
     outputs : dict of str to Value
-        What is returned, and the state after the step, by `StepNames.new`. If there is a loss, it comes first.
+        The results, and the state after the step, by `StepNames.new`. If there is a loss, it comes first.
     names : StepNames
         The names of loss, iteration and seed, and of new states.
     kept : frozenset of str
@@ -103,11 +103,11 @@ class StepSource(ABC):
     device: str | Device
     #: The names of loss, iteration and seed, and of new states.
     names: StepNames
-    #: The result whose mean is that of an epoch; None where a step returns several.
+    #: The result whose mean is reported for an epoch; None where a step returns several.
     loss: str | None = None
-    #: By state, what is called with its new value before the next part of a step reads it.
+    #: By state, a function called with its new value before the next part of a step reads it.
     exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
-    #: Vectors of state that `compose` reads and writes as one where it is asked for, by name.
+    #: Vectors of state that `compose` reads and writes as wholes where it is asked to, by name.
     vectors: Mapping[str, Vector] = MappingProxyType({})
     #: Number of batches of an update of the weights.
     accumulate: int = 1
@@ -129,7 +129,7 @@ class StepSource(ABC):
     @property
     @abstractmethod
     def first(self) -> Arrays:
-        """The state before the first step, but for what is zero then."""
+        """The state before the first step, without zeros."""
 
     @property
     def zeros(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
@@ -143,7 +143,7 @@ class StepSource(ABC):
 
     @property
     def controls(self) -> Arrays:
-        """Settings that a loop changes between two batches, before the first one."""
+        """Settings that a loop changes between two batches, before the first."""
         return {}
 
     @cached_property
@@ -171,7 +171,7 @@ class StepSource(ABC):
         return self.for_shapes(sizes)
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> StepSource:
-        """The same training for data of these names, of shapes like those of a first batch."""
+        """The same training for data of these names, of shapes like a first batch's."""
         return self
 
     @abstractmethod
@@ -181,9 +181,9 @@ class StepSource(ABC):
         Parameters
         ----------
         weighting : bool or "elements"
-            What `find_weighting` has found in the data.
+            The result of `find_weighting` for the data.
         flat : bool
-            Whether `vectors` are read and written as one.
+            Whether `vectors` are read and written as wholes.
         branches : bool
             Whether the step may branch to flush small numbers.
 

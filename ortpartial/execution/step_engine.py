@@ -1,4 +1,4 @@
-"""The step engine: one run of one graph for every step."""
+"""The step engine: a run of a graph for every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StepEngine"]
 
 
 class StepEngine(StepRunner):
-    """One graph a step, from our own gradient, on any onnxruntime.
+    """A graph for each step, from our own gradient, on any onnxruntime.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class Stepper:
     source : StepSource
         Composes the steps.
     engine : str
-        ``"auto"``, or one of `engines`.
+        ``"auto"``, or a name of `engines`.
     engines : collection of str
         The names that make sense where the steps are taken.
     timeout : float or None
@@ -41,7 +41,7 @@ class Stepper:
     Raises
     ------
     SettingError
-        The engine is not among those that make sense, or the timeout is no number above 0.
+        The engine is not among the engines that make sense, or the timeout is no number above 0.
     """
 
     def __init__(self, source: StepSource, engine: str, engines: Collection[str], timeout: float | None):
@@ -66,7 +66,7 @@ class Stepper:
         end = monotonic() + timeout
 
         def check_time(outputs: Arrays) -> None:
-            """Refuse a step that has come to its end too late, as one does that is over before it can be ended."""
+            """Refuse a step that ended too late, as short steps do that cannot be interrupted."""
             if monotonic() > end:
                 raise DeadlineError(f"The run was not over after {timeout:g} s, the timeout.")
             if check is not None:

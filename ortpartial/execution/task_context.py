@@ -22,19 +22,19 @@ class TaskContext:
     estimator_name : str
         The class of the estimator that is fitted.
     task_name, task_id : str, int
-        The task, and its number among those of its parent, from 0.
+        The task, and its number among the tasks of its parent, from 0.
     max_subtasks : int or None
         How many subtasks the task has at most; None if it is not known.
     sequential_subtasks : bool
         Whether they follow each other.
     parent : TaskContext or None
-        The task that this one is a part of.
+        The task that contains this task.
     root_uuid : uuid.UUID
         The same for all tasks of a fit.
     init_time : datetime.datetime
         When it began, in UTC.
     source_estimator_name, source_task_name : str or None
-        For scikit-learn, the task of a meta-estimator that this one is.
+        For scikit-learn, the task of a meta-estimator that corresponds to this.
 
     Examples
     --------

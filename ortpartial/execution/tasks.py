@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FitTasks", "Shared", "get_states", "set_states"]
 
+
 class Running(Protocol):
     """Protocol of a loop that tasks read: see `Loop`."""
 
@@ -44,10 +45,10 @@ class Shared(Protocol):
 
 
 class FitTasks:
-    """Tells callbacks of the tasks of a fit: those of the setting `callbacks`, and those of a context of scikit-learn.
+    """Tells callbacks of the tasks of a fit: the callbacks of a setting, and of a context of scikit-learn.
 
-    As a context it tears down what was set up, also after an error. Where several processes train together, the first
-    one alone calls, and all go on with the settings, the weights and the answers that it has.
+    As a context it tears callbacks down, also after an error. Where several processes train together, the first alone
+    calls, and all go on with its settings, weights and answers.
 
     Parameters
     ----------
@@ -58,16 +59,16 @@ class FitTasks:
     X, y, sample_weight : object
         The data, as `fit` was given them.
     estimator : object, optional
-        The estimator that hooks are given, where another one composes the owner.
+        The estimator that hooks are given, where another estimator composes the owner.
     context : sklearn.callback.CallbackContext, optional
         The context of the fit of this estimator, which gets the epochs as subtasks; it begins and ends elsewhere.
     reconstruct : callable, optional
-        Returns the attributes that make a copy of the estimator one that is fitted so far, as callbacks may ask for it;
-        by default they get what `freeze` returns.
+        Returns the attributes that make a copy of the estimator a fitted estimator, as callbacks may ask for it; by
+        default they get the result of `freeze`.
     freeze : callable, optional
         Returns a copy of the owner that is trained no further; by default `copy.copy` makes it.
     shared : Shared, optional
-        What processes that train together share.
+        The shared numbers of processes that train together.
 
     Attributes
     ----------
@@ -76,7 +77,7 @@ class FitTasks:
     is_followed : bool
         Whether anybody has been told of a task, or is to be told of all.
     stopped_by : str
-        Who has asked to stop: ``"a callback"``, or the class of one.
+        Who has asked to stop: ``"a callback"``, or its class.
     """
 
     def __init__(self, owner: Any, loop: Running, X: Data, y: Data, sample_weight: Data = None, *,
@@ -92,7 +93,7 @@ class FitTasks:
         self._callbacks: Sequence[CallbackLike] = ()
         self._set_up: list[CallbackLike] = []
         self._root: TaskContext | None = None
-        # The contexts of the epoch and of the piece that run: our own, and that of scikit-learn, if there is one.
+        # The contexts of the epoch and of the piece that run: our own, and scikit-learn's, if any.
         self._epoch: tuple[Context, Context] = (None, None)
         self._piece: tuple[Context, Context] = (None, None)
 
@@ -101,7 +102,7 @@ class FitTasks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
                  ) -> None:
-        """Tear down, the last one first; an error in it does not hide the one that ended the training."""
+        """Tear down, the last first; an error in it does not hide an error that ended the training."""
         errors = []
         for callback in self._set_up[::-1]:
             try:
@@ -113,7 +114,7 @@ class FitTasks:
         if errors and not error:
             raise errors[0]
 
-    # -- what the loop tells
+    # -- reports of the loop
 
     def begin_epoch(self, steps: int | None) -> None:
         """Tell that an epoch of so many steps begins, if their number is known."""
@@ -149,8 +150,7 @@ class FitTasks:
             self._ask(lambda: self._call("on_fit_task_end", (self._root, None), self._callbacks))
 
     def cut(self, steps: int, first: int = 0) -> Iterator[tuple[int, int | None]]:
-        """The pieces of an epoch between which callbacks want to be told, from batch to batch, until one asks to stop;
-        the first ones may be over."""
+        """The pieces of an epoch from batch `first` on, between which callbacks are told, until a callback stops it."""
         start = first
         while start < steps:
             if not (periods := self._agree_on_periods()):
@@ -164,8 +164,7 @@ class FitTasks:
             start = stop
 
     def follow(self, batches: Iterable[Data], first: int = 0) -> Iterator[Data]:
-        """Batches whose number need not be known, until somebody who is told between them asks to stop; the first ones
-        may be over."""
+        """Batches, of any number, until a callback between them asks to stop; the batches before `first` are over."""
         step = first - 1
         for step, batch in enumerate(batches, first):
             if step == first and self._periods:
@@ -209,7 +208,7 @@ class FitTasks:
         return {p for c in (*self.loop.settings.callbacks, *others) if (p := _period(c))}
 
     def _agree_on_periods(self) -> set[int]:
-        """The same in all processes, where those of the first one may have changed."""
+        """The periods of all callbacks, the same in all processes, where adaptive callbacks change them."""
         engine, periods = self.loop.engine, self._periods
         if engine.is_distributed and any(_is_adaptive(c) for c in self.loop.settings.callbacks):
             periods = engine.broadcast(periods)
@@ -244,7 +243,7 @@ class FitTasks:
         return {True: {**data, "fitted_estimator": _none}, False: {**data, "fitted_estimator": self._copy_estimator}}
 
     def _call(self, hook: str, contexts: tuple[Context, Context], callbacks: Iterable[Data]) -> bool:
-        """Call a hook of callbacks, and plain functions after an epoch; return whether one asks to stop."""
+        """Call a hook of callbacks, and plain functions after an epoch; return whether any asks to stop."""
         own, context = contexts
         is_end, askers = hook == "on_fit_task_end", []
         for callback in [c for c in callbacks if not _is_last(c)]:
@@ -305,12 +304,12 @@ class FitTasks:
 
 
 def get_states(callbacks: Iterable[Data]) -> list[State]:
-    """The states of those callbacks that have one, with their classes.
+    """The states of the callbacks that have states, with their classes.
 
     Parameters
     ----------
     callbacks : iterable of object
-        Those of the setting.
+        The callbacks of the setting.
 
     Returns
     -------
@@ -320,14 +319,14 @@ def get_states(callbacks: Iterable[Data]) -> list[State]:
 
 
 def set_states(callbacks: Iterable[Data], states: Iterable[Entries]) -> None:
-    """Let callbacks go on from states: each from the next one of its class.
+    """Let callbacks go on from states: each from the next state of its class.
 
     Parameters
     ----------
     callbacks : iterable of object
-        Those of the setting.
+        The callbacks of the setting.
     states : iterable of dict
-        What `get_states` returned.
+        The result of `get_states`.
     """
     waiting = [c for c in callbacks if hasattr(c, "set_state")]
     for state in states:
@@ -342,7 +341,7 @@ def set_states(callbacks: Iterable[Data], states: Iterable[Entries]) -> None:
 
 
 def _is_last(callback: CallbackLike) -> bool:
-    """Whether a callback is called after all others, as it writes what they have changed."""
+    """Whether a callback is called after all others, as it writes their changes."""
     return getattr(callback, "is_called_last", False) is True
 
 

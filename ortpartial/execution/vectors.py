@@ -1,4 +1,4 @@
-"""Vectors: small tensors of the state side by side, which a step reads and writes as one."""
+"""Vectors: small tensors of the state side by side, which a step reads and writes as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Vector"]
 
 @dataclass(frozen=True)
 class Vector:
-    """Tensors that are one vector.
+    """Tensors that make a vector.
 
     Parameters
     ----------

@@ -56,13 +56,13 @@ class Trainer(Protocol):
 
     def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
-        """The gradient by each weight, on rows, or on some of those that are trained."""
+        """The gradient by each weight, on rows, or on some of the trained rows."""
 
     def copy_used(self) -> Mapping[str, np.ndarray]:
         """Copies of all arrays that predictions depend on."""
 
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrite them with former ones."""
+        """Overwrite the weights in use with former weights."""
 
     def capture(self) -> AbstractContextManager[State]:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
@@ -79,7 +79,7 @@ class TrainingView:
     iteration : int
         Number of batches seen.
     loss : float or None
-        The mean loss of the epoch that runs, or of the last one.
+        The mean loss of the epoch that runs, or of the last.
     losses : dict of str to float
         The last record of `history_`; empty before the first epoch.
     rate : float
@@ -118,10 +118,9 @@ class TrainingView:
         Parameters
         ----------
         X, y, sample_weight : array_like, optional
-            Rows, as for `fit`; by default as many of those that are trained as a batch has, or the last batch of an
-            iterable.
+            Rows, as for `fit`; by default as many of the trained rows as a batch has, or the last batch of an iterable.
         rng : numpy.random.Generator, optional
-            Draws the rows of the training; by default they are the first ones.
+            Draws the rows of the training; by default they are the first.
 
         Returns
         -------
@@ -141,7 +140,7 @@ class TrainingView:
         Parameters
         ----------
         **columns : object
-            By name; those that a training has itself remain as they are.
+            By name; the columns of the training itself remain as they are.
         """
         if records := self.trainer.loop.records:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})

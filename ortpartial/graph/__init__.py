@@ -1,6 +1,6 @@
 """The notation: Python arithmetic on values, and models built from them."""
 
-from . import indexing  # noqa: F401  (it is what x[...] calls)
+from . import indexing  # noqa: F401  (x[...] calls it)
 from .arithmetic import Arithmetic
 from .body_types import CONTROL, body_inputs
 from .build import build

@@ -32,7 +32,7 @@ _UFUNCS = {
     "sqrt": "Sqrt", "subtract": "Sub", "tan": "Tan", "tanh": "Tanh",
 }
 
-#: Other functions of numpy, beside those that are methods of the same name.
+#: Other functions of numpy, beside methods of the same name.
 _FUNCTIONS: dict[str, Formula] = {
     "amax": lambda op, x, *args, **kwargs: x.max(*args, **kwargs),
     "amin": lambda op, x, *args, **kwargs: x.min(*args, **kwargs),
@@ -48,7 +48,7 @@ _FUNCTIONS: dict[str, Formula] = {
 class Arithmetic(Generic[V]):
     """Operators, indexing, methods and functions of a numpy array, as expressions.
 
-    Wherever an operator takes a `Value`, it takes an object that has one as `value` and derives from this class.
+    Wherever an operator takes a `Value`, it takes an object that holds a value as `value` and derives from this class.
     """
 
     #: The operators of ONNX, indexing, and the numbers of a value: `complete_arithmetic` sets them.
@@ -177,7 +177,7 @@ class Arithmetic(Generic[V]):
         return self.value._numbers()
 
     def numpy(self) -> np.ndarray:
-        """The numbers, where there are some: of a constant, and of what is computed while `evaluating`.
+        """The numbers of a constant, or of a value computed while `evaluating`.
 
         Returns
         -------
@@ -195,7 +195,7 @@ class Arithmetic(Generic[V]):
         return numbers.copy()
 
     def item(self) -> Any:
-        """The number of a value of one element, as a number of Python; a NotComputedError before it is computed."""
+        """The number of a single element, as a number of Python; a NotComputedError before it is computed."""
         return self.numpy().item()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -273,7 +273,7 @@ class Arithmetic(Generic[V]):
         return self._op.Clip(self, min, max)
 
     def round(self) -> V:
-        """The nearest whole numbers, halves to the even one."""
+        """The nearest whole numbers, halves to even."""
         return self._op.Round(self)
 
     def astype(self, dtype: DTypeLike) -> Any:
@@ -282,7 +282,7 @@ class Arithmetic(Generic[V]):
         return self if self.dtype == to else self._op.Cast(self, to=helper.np_dtype_to_tensor_dtype(to))
 
     def reshape(self, *shape: object) -> V:
-        """The elements in another shape: sizes, of which one may be -1, or a value that holds them.
+        """The elements in another shape: sizes, a single -1 among them, or a value that holds them.
 
         A symbolic size of this value, by its name, is the size that it has when the graph is run.
         """
@@ -296,7 +296,7 @@ class Arithmetic(Generic[V]):
         return self._op.Reshape(self, join_sizes(self, parts), allowzero=1 if 0 in parts else None)
 
     def flatten(self) -> V:
-        """The elements in one axis."""
+        """The elements along a single axis."""
         return self.reshape(-1)
 
     def transpose(self, *axes: Any) -> V:
@@ -321,7 +321,7 @@ class Arithmetic(Generic[V]):
         return self.rank
 
     def _size(self, name: str) -> V:
-        """The size of this symbolic name, as a vector of one number."""
+        """The size of this symbolic name, as a vector of length 1."""
         axis = (self.shape or ()).index(name)
         return self._op.Shape(self, start=axis, end=axis + 1)
 
@@ -362,7 +362,7 @@ def complete_arithmetic(**parts: object) -> None:
 
 
 def join_sizes(x: Arithmetic[V], sizes: Sequence[object]) -> V | np.ndarray:
-    """Sizes of a value, or ends of its slices, as one vector: whole numbers, and values of one."""
+    """Sizes of a value, or ends of its slices, as a vector: whole numbers, and values of them."""
     if real := [n for n in sizes if isinstance(n, Arithmetic) and n.is_float]:
         raise GraphError(f"{real[0]!r} is no whole number, as a size or the end of a slice is; convert it, such as "
                          f"by astype('int64').")

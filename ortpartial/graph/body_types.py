@@ -1,4 +1,4 @@
-"""Types around bodies: those of the outputs of If, Loop and Scan, and those of the inputs of a body."""
+"""Types around bodies: outputs of If, Loop and Scan, and inputs of a body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _reshape_type(v: Value, shape: Shape | None) -> TypeProto:
 
 
 def join_types(a: Value, b: Value) -> TypeProto:
-    """The type of a value that is one of two values of the same dtype: the sizes that both have."""
+    """The type of a value that is either of two values of the same dtype: with the sizes that they share."""
     if not a.type.HasField("tensor_type"):
         return _join_elements(a.type, b.type)
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
@@ -32,7 +32,7 @@ def join_types(a: Value, b: Value) -> TypeProto:
 
 
 def _join_elements(a: TypeProto, b: TypeProto) -> TypeProto:
-    """The type of a sequence or an optional that is one of two: its elements have the sizes that both have."""
+    """The type of a sequence or an optional that is either of two: its elements have the sizes that they share."""
     joined = TypeProto()
     joined.CopyFrom(a)
     for kind in ("sequence_type", "optional_type"):

@@ -21,7 +21,7 @@ from .walk import walk_nodes
 
 __all__ = ["build"]
 
-#: Bytes from which on a constant is big, and of all big ones from which on they may stay apart from the model.
+#: Bytes from which on a constant is big, and from which on all big constants together may stay apart from the model.
 _BIG, _MANY = 2**18, 2**24
 
 
@@ -36,7 +36,7 @@ def build(
     """The ONNX model that computes `outputs` from `inputs`.
 
     The walk goes back from the outputs and stops at the inputs, even computed ones, so a graph can be cut anywhere.
-    What is not reached is not emitted, and the same expression written twice becomes one node (random operators never).
+    Unreached nodes are not emitted, and equal expressions become a single node (random operators never).
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def build(
     Raises
     ------
     GraphError
-        The outputs need a variable that is not among the inputs, or two inputs or outputs have one name.
+        The outputs need a variable that is not among the inputs, or two inputs or outputs have the same name.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def build(
     named_out = _named(outputs, "output")
     cut = {v: n for n, v in named_in.items()}
     named_out = dict(zip(named_out, drop_straight_through(list(named_out.values()), cut), strict=True))
-    # What was written first comes first, so that a gradient is no longer kept once its weight has been updated.
+    # The order is that of writing, so that a gradient is no longer kept once its weight has been updated.
     order = _order(sorted(named_out.values(), key=lambda v: v.node.serial if v.node else -1), cut)
     names = _Names(cut, named_out, order)
     names.taken.update(reserved)
@@ -109,7 +109,7 @@ def _named(values: Iterable[Value] | Mapping[str, Value], prefix: str) -> dict[s
 
 
 def _order(roots: Sequence[Value], cut: Collection[Value], within: Collection[Node] | None = None) -> list[Node]:
-    """Nodes that the roots need; those that a branch of If shares with them come before the If, not inside it."""
+    """Nodes that the roots need; nodes shared with a branch of If come before the If, not inside it."""
     order = topological(roots, cut, within)
     if any(node.bodies for node in order):
         here = set(order)
@@ -164,9 +164,9 @@ class _Names:
         return self.by_content[identity]
 
     def store(self, graph: GraphProto, apart: dict[str, np.ndarray] | None) -> None:
-        """Add the initializers to the graph in place, which saves two copies of what may be gigabytes.
+        """Add the initializers to the graph in place, which saves two copies of possibly gigabytes.
 
-        Big ones may stay `apart`.
+        Big initializers may stay `apart`.
         """
         big = {n: a for n, a in self.initializers.items() if a.nbytes >= _BIG and _is_plain(a)}
         if apart is not None and sum(a.nbytes for a in big.values()) >= _MANY:
@@ -188,9 +188,9 @@ def _is_plain(array: np.ndarray) -> bool:
 
 
 def _needs_all_outputs(node: Node) -> bool:
-    """Whether onnxruntime refuses a node that lacks one of its outputs, although the schema calls them optional.
+    """Whether onnxruntime refuses a node that lacks an output, although the schema calls it optional.
 
-    Attention that reads a cache of keys, in 1.31.1, is one, and GroupQueryAttention, in 1.19.2.
+    So it is with Attention that reads a cache of keys, in 1.31.1, and with GroupQueryAttention, in 1.19.2.
     """
     if node.op_type == "Attention" and not node.domain:
         return len(node.inputs) > 4 and node.inputs[4] is not None
@@ -202,9 +202,9 @@ def _needs_all_outputs(node: Node) -> bool:
 
 
 class _Graph:
-    """One graph, of the model or of a body: merges nodes that compute the same, then names values and emits nodes.
+    """A graph, of the model or of a body: merges nodes that compute the same, then names values and emits nodes.
 
-    A body knows the graph around it and does not compute again what is computed there.
+    A body knows the graph around it and repeats none of its nodes.
     """
 
     def __init__(self, shared: _Names, cut: Mapping[Value, str], order: Sequence[Node], parent: _Graph | None = None,
@@ -217,7 +217,7 @@ class _Graph:
         self.representative: dict[int, Node] = {}
         self.protos: dict[Node, list[AttributeProto]] = {}
         self.seen: MutableMapping[Hashable, Node] = {} if parent is None else ChainMap({}, parent.seen)
-        # A branch, which has no inputs, leaves out what the graph around it computes before it.
+        # A branch, which has no inputs, leaves out nodes that the graph around it computes before it.
         self.order = list(order) if parent is None or cut else [n for n in order if not parent.has(n)]
         self.own = {id(node) for node in self.order}
         self.computed: set[int] = set()
@@ -228,7 +228,7 @@ class _Graph:
         return id(node) in self.computed or (self.parent is not None and not self.cut and self.parent.has(node))
 
     def _merge(self) -> None:
-        """Find the representative of each node: the first one that computes the same."""
+        """Find the representative of each node: the first node that computes the same."""
         for node in self.order:
             if node.bodies:
                 self.bodies[node] = [self._body(body) for body in node.bodies]
@@ -283,7 +283,7 @@ class _Graph:
         """A key that is equal for equal values: the same output, or constants of the same name, type and content.
 
         Two biases of zeros with different names are two weights, which training moves apart. The inputs of a body, and
-        what is computed from them, differ from those of every other body.
+        values computed from them, differ from the values of every other body.
         """
         if self.parent is not None:
             here = v in self.cut or (v.node is not None and id(v.node) in self.own)
@@ -294,7 +294,7 @@ class _Graph:
         return v.identity
 
     def _name(self, v: Value, prefix: str) -> str:
-        """The name of a value: that of an output of the graph, its hint, or a new one with this prefix."""
+        """The name of a value: the name of an output of the graph, its hint, or a new name with this prefix."""
         if v in self.names:
             return self.names[v]
         if self.parent is not None and (v.node is None or id(v.node) not in self.own):
@@ -336,7 +336,7 @@ class _Graph:
         )
 
     def _emit(self, node: Node) -> None:
-        """Emit one node: required outputs always, optional ones where they are read."""
+        """Emit a node: required outputs always, optional outputs where they are read."""
         formal = node.schema.outputs
         optional = defs.OpSchema.FormalParameterOption.Optional
         all_of_them = _needs_all_outputs(node)

@@ -1,4 +1,4 @@
-"""Casts that keep numbers: what a dtype cannot hold is refused, where numpy wraps it or cuts off its fraction."""
+"""Casts that keep numbers: numbers that a dtype cannot hold are refused, not wrapped or cut off as by numpy."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def to_dtype(values: Data, dtype: DTypeLike, what: str, error: type[Exception] =
     dtype : numpy dtype or its name
         The dtype.
     what : str
-        What the numbers are, for errors.
+        The name of the numbers in errors.
     error : type
         The error to raise.
     counts : bool

@@ -22,10 +22,10 @@ def cond(condition: Value, then: Callable[[], object], otherwise: Callable[[], o
     Parameters
     ----------
     condition : Value
-        A truth value of one element.
+        A truth value of a single element.
     then, otherwise : callable
-        Each gives a value or a sequence of values. What is written inside the function is computed only if that
-        branch is taken; what it captures from outside is computed in any case.
+        Each gives a value or a sequence of values. Values written inside the function are computed only if its branch
+        is taken; values captured from outside are computed in any case.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def loop(function: Formula, trips: ArrayLike, *init: ArrayLike, going: ArrayLike
     Returns
     -------
     Value, or tuple of Value
-        The carried values after the last iteration, then the stacked ones.
+        The carried values after the last iteration, then the stacked values.
 
     Examples
     --------

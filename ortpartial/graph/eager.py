@@ -24,24 +24,24 @@ __all__ = ["evaluate", "evaluating", "find_numbers", "register_evaluator", "with
 #: The numbers of a value: an array, or a list of arrays for a sequence.
 Numbers: TypeAlias = Any
 
-#: From a node, those of its outputs that are asked for, the numbers of all that it reads, and the seed of what is
-#: random in it, to the numbers of these outputs.
+#: From a node, the outputs that are asked for, the numbers of its inputs, and the seed of its random operators, to the
+#: numbers of these outputs.
 Evaluator = Callable[[Node, Sequence[Value], Mapping[Value, Numbers], int], Sequence[Numbers]]
 
-#: What computes a node, which a runtime registers.
+#: The function that computes a node, registered by a runtime.
 _EVALUATORS: list[Evaluator] = []
 
 
 def evaluating(seed: int | Sequence[int] | None = None) -> AbstractContextManager[None]:
     """A context in which a node is computed as soon as it is made, if all that it reads has numbers.
 
-    Constants have numbers, and so have inputs made by `with_numbers`; what depends on another `variable` is not
+    Constants have numbers, and so have inputs made by `with_numbers`; a value that depends on another `variable` is not
     computed. A value that is computed shows its numbers when it is printed, and ``value.numpy()``, ``value.item()``,
     ``float(value)``, ``int(value)``, ``bool(value)`` and ``np.asarray(value)`` return them. It remains an expression:
     `grad` differentiates it, and `build` writes the same model.
 
     Of an If, the branch that is taken is computed. Loop and Scan are computed as a whole, so that values inside of
-    their bodies have no numbers. Contexts nest and hold for one thread.
+    their bodies have no numbers. Contexts nest and hold for their thread.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def evaluate(node: Node) -> None:
     _adopt(node)
     if (results := _results(node)) is None:
         return
-    # What reads a deferred value is deferred, but a body, outside of which the value is computed in any case.
+    # A node that reads a deferred value is deferred, but a body, outside of which the value is computed in any case.
     results.is_deferred = MODE.is_deferred or (not node.bodies and any(map(_is_deferred, node.reads)))
     if results.is_deferred:
         return
@@ -158,7 +158,7 @@ def evaluate(node: Node) -> None:
 
 
 def _adopt(node: Node) -> None:
-    """Give a node, and what it reads of nodes made before, results, if all that they read has numbers or results."""
+    """Give a node, and the nodes before it that it depends on, results, if all their inputs have numbers or results."""
     stack = [node]
     while stack:
         top = stack[-1]
@@ -186,7 +186,7 @@ def _with_shape(y: Value, numbers: object) -> Value:
 
 
 def _first_outputs(node: Node) -> list[Value]:
-    """The outputs that are computed in any case: all of a random node, as they are of one draw; else required ones."""
+    """The outputs computed in any case: all of a random node, which share a draw; else the required outputs."""
     if node.op_type in RANDOM or node.is_opaque:
         return [y for y in node.outputs if y.type.WhichOneof("value")]
     formal, optional = node.schema.outputs, defs.OpSchema.FormalParameterOption.Optional
@@ -213,7 +213,7 @@ def find_numbers(v: Value) -> Numbers:
 
 
 def _settle(v: Value) -> None:
-    """Compute a value, after what it reads of deferred nodes and of outputs that nobody has asked for."""
+    """Compute a value, after the deferred nodes that it reads and outputs that nobody has asked for."""
     stack = [v]
     while stack:
         top = stack[-1]
@@ -227,7 +227,7 @@ def _settle(v: Value) -> None:
 
 
 def _compute(v: Value) -> None:
-    """Compute an output of a node, and with the first one all that the node computes in any case."""
+    """Compute an output of a node, and with the first output all that the node computes in any case."""
     node: Any = v.node
     results = node.results
     outputs = [v] if results.numbers else list(dict.fromkeys([*_first_outputs(node), v]))
@@ -242,7 +242,7 @@ def _compute(v: Value) -> None:
 
 
 def _take_branch(node: Node, y: Value) -> Numbers:
-    """The numbers of an output of an If, those of the branch that is taken; a value of the other one is 0."""
+    """The numbers of an output of an If, by the branch that is taken; a value of the other branch is 0."""
     condition = node.reads[0]
     branch = node.attributes["then_branch" if find_numbers(condition) else "else_branch"]
     value = branch.outputs[y.index] if y.inner is None else y.inner

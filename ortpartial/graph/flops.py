@@ -15,13 +15,13 @@ def count_flops(nodes: Iterable[Node]) -> int:
     """How many floating-point operations nodes take, with 1 for every size that is not known.
 
     An element of an elementwise operator counts 1, whatever its function, an element that is reduced 1, a product that
-    is summed 2, as in torch, and what only moves or selects numbers nothing. Operators of whole numbers do not count. A
+    is summed 2, as in torch, and moves or selections of numbers nothing. Operators of whole numbers do not count. A
     body counts as often as it runs, as far as that is known; of If counts the dearer branch.
 
     Parameters
     ----------
     nodes : iterable of Node
-        Nodes, such as those of `topological`.
+        Nodes, such as `topological` yields.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def count_flops(nodes: Iterable[Node]) -> int:
 
 
 def count_runs(node: Node) -> int:
-    """How often a body of a node runs: as a Loop says, or by the length of what a Scan reads.
+    """How often a body of a node runs: as a Loop says, or by the length of the inputs of a Scan.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def count_runs(node: Node) -> int:
 
 
 def _count(node: Node) -> int:
-    """Those of one node."""
+    """The operations of a node."""
     if node.bodies:
         flops = [count_flops(body.nodes) for body in node.bodies]
         return max(flops) if node.op_type == "If" else sum(flops) * count_runs(node)
@@ -121,7 +121,7 @@ def _count_pool(node: Node) -> int:
 
 
 #: Of recurrent operators the number of gates, and the operations for each unit that are no products: activations and
-#: what joins the gates.
+#: the joining of the gates.
 _GATES = {"RNN": (1, 1), "GRU": (3, 8), "LSTM": (4, 9)}
 
 
@@ -147,7 +147,7 @@ def _count_attention(node: Node) -> int:
     return rows * heads * n_q * n_k * (2 * d + 2 * d_v + 1 + _PER_INPUT["Softmax"] + (optional[0] is not None))
 
 
-#: What moves or selects numbers, or asks for their number.
+#: Operators that move or select numbers, or return their number.
 _FREE = VIEWS | {
     "Bernoulli", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat", "Constant", "ConstantOfShape",
     "DepthToSpace", "Dropout", "Expand", "EyeLike", "Gather", "GatherElements", "GatherND", "MaxUnpool", "NonZero",

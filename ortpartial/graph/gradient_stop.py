@@ -1,6 +1,6 @@
-"""Gradients that differ from those of what is computed: StopGradient, and StraightThrough with that of another value.
+"""Gradients replaced: StopGradient, and StraightThrough, which has the gradient of another value.
 
-A built graph holds a StopGradient as an Identity with a mark, and of a StraightThrough what it computes.
+A built graph holds a StopGradient as an Identity with a mark, and the computed value of a StraightThrough.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def replace_gradient(y: Value, x: Value) -> Value:
     Parameters
     ----------
     y, x : Value
-        Tensors of one type and shape.
+        Tensors of the same type and shape.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def replace_gradient(y: Value, x: Value) -> Value:
 
 
 def gradient_reads(node: Node) -> tuple[Value, ...]:
-    """Inputs of a node that its gradient goes to: all that it reads, and of some operators one input alone."""
+    """Inputs of a node that its gradient goes to: all, and of some operators the first or the last alone."""
     if node.op_type == "StraightThrough":
         return node.reads[1:]
     return node.reads[:1] if node.op_type == "CastLike" else node.reads  # of the other input, the type alone is read
@@ -111,7 +111,7 @@ def gradient_reads(node: Node) -> tuple[Value, ...]:
 def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) -> list[Value]:
     """Expressions without StraightThrough, which compute the same.
 
-    Those in bodies remain, as a gradient may read from there what leads to the second input.
+    Those in bodies remain, as a gradient may read from there the way to the second input.
     """
     passing = {node for node in topological(values, cut) if node.op_type == "StraightThrough"}
     if not passing:
@@ -124,7 +124,7 @@ def drop_straight_through(values: Sequence[Value], cut: Collection[Value] = ()) 
 
 
 def write_gradient_change(proto: NodeProto) -> None:
-    """Turn a StopGradient of a graph that is being built into an Identity with a mark, a StraightThrough into one."""
+    """Turn a StopGradient of a graph being built into a marked Identity, a StraightThrough into an Identity."""
     if proto.op_type == "StopGradient":
         mark_gradient_stop(proto)
     proto.op_type, proto.domain = "Identity", ""

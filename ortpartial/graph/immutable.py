@@ -26,7 +26,7 @@ else:
 
 
 class Immutable:
-    """Base of what is never written to: a copy is the object itself."""
+    """Base of immutable objects, whose copy is the object itself."""
 
     def __copy__(self) -> Any:
         return self

@@ -100,7 +100,7 @@ def _convert_end(x: Value, end: Any) -> Any:
 
 
 def _expand(x: Value, keys: Sequence[Any]) -> list[Any]:
-    """An index for each axis, and None for each new one; masks as the whole numbers of what is true."""
+    """An index for each axis, and None for each new axis; masks as the positions of True."""
     widths = [k.ndim if _is_mask(k) else int(k is not None and k is not Ellipsis) for k in keys]
     missing, dots = x.rank - sum(widths), [i for i, k in enumerate(keys) if k is Ellipsis]
     if missing < 0 or len(dots) > 1:
@@ -124,7 +124,7 @@ def _is_mask(key: object) -> bool:
 
 
 def _check_mask(x: Value, axis: int, mask: Any) -> None:
-    """Whether a mask may select along the axes from this one on."""
+    """Whether a mask may select along the axes from this axis on."""
     sizes = zip((x.shape or ())[axis:], mask.shape or (), strict=False)
     if mask.ndim > x.rank or any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in sizes):
         raise IndexError(f"A mask of shape {tuple(mask.shape)} does not fit the axes of {x!r} from {axis} on.")

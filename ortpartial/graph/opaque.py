@@ -1,4 +1,4 @@
-"""Opaque operators: those that ONNX does not know, of which a graph holds the nodes and a runtime knows the types."""
+"""Opaque operators: unknown to ONNX, held by a graph as nodes, and typed by a runtime."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def register_type_finder(finder: Callable[[Node], Sequence[TypeProto]]) -> None:
 
 
 def infer_opaque(node: Node) -> list[TypeProto]:
-    """The types of the outputs of an opaque node: what the runtime finds, and else what the file declares.
+    """The types of the outputs of an opaque node: found by the runtime, else declared by the file.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def infer_opaque(node: Node) -> list[TypeProto]:
     Raises
     ------
     UnknownOperatorError
-        Neither says what the type of an output is.
+        Neither tells the type of an output.
     """
     schema: Any = node.schema
     types, reason = [TypeProto.FromString(b) for b in schema.declared], ""

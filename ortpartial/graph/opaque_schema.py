@@ -1,4 +1,4 @@
-"""The schema of an opaque operator, from one node of it."""
+"""The schema of an opaque operator, from a node of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["OpaqueSchema"]
 
 @dataclass(frozen=True)
 class OpaqueSchema:
-    """The form of an operator without a schema, read from one node in place of an ``onnx.defs.OpSchema``.
+    """The form of an operator without a schema, read from a node in place of an ``onnx.defs.OpSchema``.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class OpaqueSchema:
     n_inputs : int
         The number of inputs, each of which may be left out.
     named : tuple of bool
-        Of each output, whether the node has it: it always has the same ones, as nothing says which are optional.
+        Of each output, whether the node has it: these outputs are always there, as nothing says which are optional.
     kinds : tuple of (str, int)
         Names and types of the attributes.
     declared : tuple of bytes
@@ -54,7 +54,7 @@ class OpaqueSchema:
 
     @property
     def outputs(self) -> list[defs.OpSchema.FormalParameter]:
-        """Formal results: optional are those that the node does not have."""
+        """Formal results: optional are the outputs that the node lacks."""
         option = defs.OpSchema.FormalParameterOption
         return [defs.OpSchema.FormalParameter(f"output_{i}", f"U{i}",
                                               param_option=option.Single if is_named else option.Optional)

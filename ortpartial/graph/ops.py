@@ -179,7 +179,7 @@ def _coerce(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object]) -
 
 
 def _coerce_numbers(numbers: object, dtype: np.dtype | None, types: frozenset[str], what: str) -> Value:
-    """Numbers as a constant of this dtype or, without one, of their own or of int64, as an input accepts it."""
+    """Numbers as a constant of this dtype or, without a dtype, of their own or of int64, as an input accepts it."""
     array = np.asarray(numbers)
     if array.dtype.kind in "USmM" or (array.dtype == object and not all(isinstance(n, Number) for n in array.flat)):
         raise TypeError
@@ -230,7 +230,7 @@ def make_node(
     hints: Sequence[str] = (),
     guard: Guard | None = None,
 ) -> Node:
-    """One operator applied to values, its outputs typed by ONNX's own shape inference.
+    """An operator applied to values, its outputs typed by ONNX's own shape inference.
 
     It has `n_outputs` outputs, all of its schema by default, or `fewest` where its inputs rule out the others. `guard`
     checks its inputs, and replaces them, before it is typed.
@@ -294,7 +294,7 @@ def _infer_types(node: Node, n_outputs: int, fewest: int, where: str) -> list[Ty
 
 def _infer(node: Node, n_outputs: int, arrays: Sequence[np.ndarray | None],
            attributes: Sequence[AttributeProto]) -> list[TypeProto]:
-    """One call of shape inference, with the content of small constants."""
+    """A call of shape inference, with the content of small constants."""
     schema: Any = node.schema
     inputs = {f"i{i}": v for i, v in enumerate(node.inputs) if v is not None}
     proto = NodeProto(op_type=schema.name, domain=schema.domain, name=node.name, attribute=attributes)
@@ -328,14 +328,14 @@ def _reason(e: Exception) -> str:
 
 
 class Operator:
-    """One operator as a function of values, as `Operators` describes it.
+    """An operator as a function of values, as `Operators` describes it.
 
     Parameters
     ----------
     schema : onnx.defs.OpSchema
-        What the specification says of the operator.
+        The specification of the operator.
     family : Operators
-        The operators that it is one of.
+        The operators to which it belongs.
     """
 
     def __init__(self, schema: defs.OpSchema, family: Operators):
@@ -380,13 +380,13 @@ class Operators:
     """Every operator of a domain as a function of values, spelled as in the specification: ``op.Softmax(x, axis=1)``.
 
     Tensors are positional, attributes are keywords. An operator whose further outputs are optional returns its first
-    output (the others are ``value.node.outputs``); one with several required outputs returns a tuple. ``dir`` lists the
-    operators, ``help(op.Softmax)`` shows the specification of one.
+    output (the others are ``value.node.outputs``); an operator with several required outputs returns a tuple. ``dir``
+    lists the operators, ``help(op.Softmax)`` shows a specification.
 
     Parameters
     ----------
     domain : str
-        Domain of the operators. Those of another than ONNX's own are declared by ``onnx.defs.register_schema``.
+        Domain of the operators. ``onnx.defs.register_schema`` declares operators of domains other than ONNX's own.
     opset : int
         Opset whose operators are meant; an operator younger than it is taken as it first appeared.
 

@@ -1,4 +1,4 @@
-"""Pickles of expressions: the nodes that a value needs as one flat list, as nodes that hold nodes would recurse."""
+"""Pickles of expressions: the nodes of a value as a flat list, as nodes that hold nodes would recurse."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _alive = _Alive()
 
 
 class NodeList:
-    """Nodes, each after those it depends on, which a pickle holds once for all values that they compute.
+    """Nodes, each after its inputs, which a pickle holds once for all values that they compute.
 
-    A pickler keeps alive what it has written, so that a list is found again, by its nodes, as long as it is at work:
-    values of one pickle share their nodes, as before.
+    A pickler keeps alive the objects that it has written, so that a list is found again, by its nodes, as long as it is
+    at work: values of a pickle share their nodes, as before.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class NodeList:
 
     @classmethod
     def of(cls, values: Iterable[Value]) -> NodeList:
-        """A list of the nodes that values need, without those of lists alive."""
+        """A list of the nodes that values need, except nodes in living lists."""
         nodes: dict[int, Node] = {}
         stack = [v.node for v in values if v.node is not None]
         while stack:
@@ -57,14 +57,14 @@ class NodeList:
             if node.serial not in nodes and node.serial not in _alive.lists:
                 nodes[node.serial] = node
                 stack += _dependencies(node)
-        # Nodes are numbered as they are made, so that each comes after those it depends on.
+        # Nodes are numbered as they are made, so that each comes after its inputs.
         new = cls(nodes[serial] for serial in sorted(nodes))
         _alive.lists.update(dict.fromkeys(nodes, new))
         return new
 
     @classmethod
     def holding(cls, node: Node) -> NodeList:
-        """The list alive that holds a node, or a new one."""
+        """The living list that holds a node, or a new list."""
         return _alive.lists.get(node.serial) or cls.of(node.outputs)
 
     def __reduce__(self) -> Reduced:
@@ -97,14 +97,14 @@ class NodeList:
 
 
 def _reference(v: Value, place: object, inner: object) -> Reduced:
-    """A value as an output of the node at a place; what differs from that output is added."""
+    """A value as an output of the node at a place; differences from that output are added."""
     if v.node is not None and v.inner is None and v is v.node.outputs[v.index]:
         return place, v.index
     return place, v.index, v.type, v.array, v.hint, inner
 
 
 def _dependencies(node: Node) -> Iterable[Node]:
-    """The nodes that a node refers to, those inside its bodies as well."""
+    """The nodes that a node refers to, inside its bodies as well."""
     values = [*node.inputs, *(v for body in node.bodies for v in (*body.inputs, *body.outputs))]
     nodes = [n for body in node.bodies for n in body.inside or ()]
     while values:

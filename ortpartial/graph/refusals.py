@@ -18,7 +18,7 @@ from .values import Node, Value
 __all__ = ["GUARD", "LEAST_GUARDED", "REFUSING", "SHIFT", "Bound", "describe_bound", "describe_refusal", "find_bound",
            "find_refused", "name_node", "state_refusal"]
 
-#: What the name of a guard begins with (ortpartial/model/run_time_guards.py): the error follows.
+#: The prefix of a guard's name (ortpartial/model/run_time_guards.py): the error follows.
 GUARD = "guard: "
 
 #: By how much the index of a guard is more than the number that it refuses, and the least number that it tells.
@@ -37,9 +37,9 @@ class Bound:
     position : int
         The number of the input.
     what : str
-        One of its numbers, as "an index".
+        A word for its numbers, as "an index".
     ranges : tuple of (int, int) or None
-        The range of all of them, or those of the numbers along its last axis; None where a size is not known.
+        The range of all of them, or the ranges of the numbers along its last axis; None where a size is not known.
     ignored : int, optional
         A number that may be outside.
     """
@@ -67,7 +67,7 @@ def find_bound(node: Node) -> Bound | None:
 
 
 def find_refused(bound: Bound, numbers: np.ndarray) -> int | None:
-    """The first number that is out of a range; None where all are inside, or the range is not one for all of them.
+    """The first number that is out of a range; None where all are inside, or they have no common range.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def state_refusal(refusal: str, number: int | None = None) -> str:
     Parameters
     ----------
     refusal : str
-        What `describe_refusal` returns, or a sentence without a number.
+        The result of `describe_refusal`, or a sentence without a number.
     number : int, optional
         The number, where it is known; of a guard, its index.
 

@@ -24,7 +24,7 @@ def rewrite(outputs: Sequence[Value], new: Mapping[Value, Value], formula: Formu
     outputs : sequence of Value
         The expressions.
     new : dict of Value to Value
-        What is replaced by what.
+        Replacements, by the values that they replace.
     formula : callable, optional
         From a node and its new inputs to values in place of its outputs, or None to keep the node.
     cut : sequence of Value
@@ -102,12 +102,12 @@ def _remake(node: Node, inputs: Sequence[Value | None], attributes: Attributes) 
     return attach_outputs(twin, [v.type for v in node.outputs], hints)
 
 
-#: Operators whose shape inference reads floating-point numbers; that of all others reads whole numbers alone.
+#: Operators whose shape inference reads floating-point numbers; all others read whole numbers alone.
 _SIZED_BY_FLOATS = frozenset({"Range", "Resize"})
 
 
 def _is_alike(a: Value | None, b: Value | None, op_type: str) -> bool:
-    """Whether shape inference cannot tell one input from another."""
+    """Whether shape inference cannot tell two inputs apart."""
     if a is b:
         return True
     if a is None or b is None or not (a.array is b.array or (a.is_float and op_type not in _SIZED_BY_FLOATS)):

@@ -20,7 +20,7 @@ from .opaque_schema import OpaqueSchema
 __all__ = ["OPSET", "accepted_types", "attribute_value", "check_required", "defaults", "list_operators", "np_dtype",
            "onnx_type", "parameter", "register_schema", "schema_of"]
 
-#: Rules are written against this opset; a built graph declares at least this one.
+#: Rules are written against this opset; a built graph declares it at least.
 OPSET = 21
 
 
@@ -99,7 +99,7 @@ def attribute_value(proto: AttributeProto) -> Any:
 
 
 def parameter(schema: defs.OpSchema | OpaqueSchema, i: int) -> defs.OpSchema.FormalParameter:
-    """The formal parameter of the i-th input (the last one may be variadic)."""
+    """The formal parameter of the i-th input (the last may be variadic)."""
     inputs = _inputs(schema)
     return inputs[min(i, len(inputs) - 1)]
 
@@ -114,7 +114,7 @@ def _inputs(schema: defs.OpSchema | OpaqueSchema) -> tuple[defs.OpSchema.FormalP
 def accepted_types(schema: defs.OpSchema | OpaqueSchema, i: int) -> frozenset[str]:
     """The types of the i-th input that the specification allows, such as `tensor(int64)`.
 
-    They are those of its type variable: `FormalParameter.types` raises a TypeError in onnx 1.20.
+    The types are read from its type variable: `FormalParameter.types` raises a TypeError in onnx 1.20.
     """
     type_str = parameter(schema, i).type_str
     for constraint in schema.type_constraints:
@@ -138,7 +138,7 @@ def onnx_type(dtype: np.dtype) -> str:
 
 
 def check_required(schema: defs.OpSchema | OpaqueSchema, arguments: Sequence[object], where: str) -> None:
-    """Refuse too few or too many inputs, and the lack of a required one."""
+    """Refuse too few or too many inputs, and the lack of a required input."""
     if not schema.min_input <= len(arguments) <= schema.max_input:
         raise GraphError(f"{where} takes {schema.min_input} to {schema.max_input} inputs, {len(arguments)} given.")
     optional = defs.OpSchema.FormalParameterOption.Optional

@@ -64,17 +64,17 @@ def fix_shapes(op_type: str, inputs: Sequence[TypeProto | None], attributes: Att
 
 
 def name_size(x: TypeProto, sizes: Sequence[int], y: TypeProto) -> None:
-    """Name the size that a Reshape finds itself after the only symbolic one that it depends on.
+    """Name the size that a Reshape finds itself after the only symbolic size that it depends on.
 
-    ``4*tokens`` is four times ``tokens``. Sizes of one name are equal, so that heads which are normalized each, and put
+    ``4*tokens`` is four times ``tokens``. Sizes of the same name are equal, so that heads, normalized each and put
     together again, are known to have the shape from before.
 
     Parameters
     ----------
     x : onnx.TypeProto
-        The type of what is reshaped.
+        The type of the input.
     sizes : sequence of int
-        The sizes: 0 copies one, and -1 is found.
+        The sizes: 0 copies a size, and -1 is computed.
     y : onnx.TypeProto
         The inferred type of the output; it is written to.
 
@@ -100,7 +100,7 @@ def name_size(x: TypeProto, sizes: Sequence[int], y: TypeProto) -> None:
 
 
 def _multiply(dims: Iterable[TensorShapeProto.Dimension]) -> tuple[int, str] | None:
-    """The product of sizes of which one is symbolic: a number, and the name it is multiplied by."""
+    """The product of sizes, of which a single one is symbolic: a number, and the name it is multiplied by."""
     dims = list(dims)
     named = [d.dim_param for d in dims if not d.HasField("dim_value")]
     if len(named) != 1:

@@ -42,12 +42,12 @@ def reshape_like(d: Value, x: Value) -> Value:
     """The elements of d in the shape of x."""
     if d.shape is not None and d.shape == x.shape and None not in d.shape:
         return d
-    # One unknown size, beside known ones that are not 0, follows from the number of elements.
+    # An unknown size, beside known sizes that are not 0, follows from the number of elements.
     sizes = [n if isinstance(n, int) else -1 for n in x.shape or (0, -1)]
     if 0 not in sizes and sizes.count(-1) <= 1:
         return op.Reshape(d, constant(np.asarray(sizes, np.int64))).stated(x.shape)
     if d.shape is not None and 0 not in sizes:
-        # A size of the same name at the same axis is copied from d, which is what 0 means.
+        # A size of the same name at the same axis is copied from d, which 0 stands for.
         pairs = itertools.zip_longest(x.shape or (), d.shape[: len(sizes)])
         copied = [0 if isinstance(n, str) and n == m else n for n, m in pairs]
         if all(isinstance(n, int) for n in copied):
@@ -68,7 +68,7 @@ def unbroadcast(d: Value, x: Value) -> Value:
     if lead < 0:
         return reshape_like(d, x)
     pairs = list(zip(d.shape[lead:], x.shape, strict=True))
-    # Two sizes of the same name are equal; two unknown ones need not be.
+    # Two sizes of the same name are equal; two unknown sizes need not be.
     if any(n is None or (m != n and not isinstance(n, int)) for m, n in pairs):
         return _unbroadcast_dynamic(d, x)
     repeated = [i + lead for i, (m, n) in enumerate(pairs) if n == 1 and m != 1]
@@ -78,11 +78,11 @@ def unbroadcast(d: Value, x: Value) -> Value:
 
 
 def _unbroadcast_dynamic(d: Value, x: Value) -> Value:
-    """`unbroadcast` with axes that are computed at run time: those where the sizes differ."""
+    """`unbroadcast` with axes that are computed at run time, where the sizes differ."""
     d_shape, x_shape = op.Shape(d), op.Shape(x)
     lead = op.Sub(op.Shape(d_shape), op.Shape(x_shape))
     padded = op.Concat(op.Expand(1, lead), x_shape, axis=0)
     axes = op.Squeeze(op.NonZero(op.Not(op.Equal(d_shape, padded))), [0])
     total = op.ReduceSum(d, axes, keepdims=1, noop_with_empty_axes=1)
-    # Without axes, onnxruntime 1.19.2 makes one element of none, which Expand takes back.
+    # Without axes, onnxruntime 1.19.2 reduces no elements to one, which Expand takes back.
     return op.Reshape(op.Expand(total, x_shape), x_shape, allowzero=1).stated(x.shape)

@@ -1,4 +1,4 @@
-"""Operator traits: what is known of the operators of ONNX, one set of names for each property."""
+"""Operator traits: properties of the operators of ONNX, a set of names for each."""
 
 from onnx import TensorProto
 
@@ -7,10 +7,10 @@ __all__ = ["FLOATS", "LABEL_LOSSES", "PRODUCTS", "RANDOM", "VIEWS", "WITH_BODIES
 #: Element types of real numbers, which can have a gradient.
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
-#: Operators that sum products of two inputs: those of layers, which take most of the time.
+#: Operators that sum products of two inputs: the operators of layers, which take most of the time.
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 
-#: Operators that draw random numbers: two equal calls are two draws, never one node.
+#: Operators that draw random numbers: two equal calls are two draws, never the same node.
 RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                     "RandomUniformLike"})
 

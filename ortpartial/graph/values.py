@@ -47,7 +47,7 @@ class Value(Arithmetic["Value"], Immutable):
     hint : str
         The name of the value in the model that it was loaded from; `build` uses it where it is unique.
     inner : Value, optional
-        A value inside a body of the node, of which this one is an output: see `Node.tap`.
+        A value inside a body of the node, of which this value is an output: see `Node.tap`.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class Value(Arithmetic["Value"], Immutable):
         return f"<Value {printable(f'{what} {self.type_name}')}{self._describe_numbers()}>"
 
     def _describe_numbers(self) -> str:
-        """The numbers of a value that is computed or was given some, shortened as numpy does it, in one line."""
+        """The numbers of a value that is computed or was given numbers, shortened as by numpy, in a line."""
         numbers = self._numbers() if self.array is None else None
         if not isinstance(numbers, np.ndarray):
             return ""
@@ -155,7 +155,7 @@ counter = itertools.count()
 
 @dataclass(frozen=True, eq=False)
 class Node(Immutable):
-    """One operator applied to values. It has all the outputs of its schema; `build` emits those that are read."""
+    """An operator applied to values. It has all the outputs of its schema; `build` emits the outputs that are read."""
 
     schema: defs.OpSchema | OpaqueSchema
     inputs: tuple[Value | None, ...]
@@ -165,7 +165,7 @@ class Node(Immutable):
     serial: int = field(init=False)
     #: The graphs among the attributes: the branches of If, the body of Loop and of Scan.
     bodies: tuple[Subgraph, ...] = field(default=(), init=False)
-    #: All that the node depends on: its inputs, and what its bodies capture.
+    #: All that the node depends on: its inputs, and the captured values of its bodies.
     reads: tuple[Value, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,12 +195,12 @@ class Node(Immutable):
 
     @property
     def op_type(self) -> str:
-        """Name of the operator; that of an opaque one begins with its domain."""
+        """Name of the operator, after its domain where it is opaque."""
         return self.schema.name
 
     @property
     def is_opaque(self) -> bool:
-        """Whether ONNX does not know the operator, of which a runtime alone knows what it computes."""
+        """Whether the operator is known to a runtime alone, and not to ONNX."""
         return isinstance(self.schema, OpaqueSchema)
 
     @property
@@ -216,7 +216,7 @@ class Node(Immutable):
 
     @property
     def is_random(self) -> bool:
-        """Whether the node, or one inside it, draws random numbers; an opaque one may."""
+        """Whether the node, or a node inside it, draws random numbers; an opaque node may."""
         return self.op_type in RANDOM or self.is_opaque or any(n.is_random for b in self.bodies for n in b.nodes)
 
     def attribute(self, name: str) -> Any:
@@ -248,8 +248,8 @@ class Node(Immutable):
 class Subgraph(Immutable):
     """A graph inside a node: a branch of If, the body of Loop or of Scan.
 
-    What does not depend on the inputs of the body is *captured*: computed once, outside the node. A branch of If has no
-    inputs; it computes the nodes that it alone needs, so that only the branch taken is computed.
+    A value that does not depend on the inputs of the body is *captured*: computed once, outside the node. A branch of
+    If has no inputs; it computes the nodes that it alone needs, so that only the branch taken is computed.
 
     Parameters
     ----------
@@ -258,9 +258,9 @@ class Subgraph(Immutable):
     outputs : sequence of Value
         Its outputs.
     inside : frozenset of Node, optional
-        The nodes written for the body, the only ones that it may compute: `Subgraph.of` finds them. Without it, a body
-        has the nodes that depend on its inputs, and a branch of If those that neither the other one nor the condition
-        depends on.
+        The nodes written for the body, the only nodes that it may compute: `Subgraph.of` finds them. Without it, a body
+        has the nodes that depend on its inputs, and a branch of If the nodes that neither the other branch nor the
+        condition depends on.
 
     Examples
     --------
@@ -301,12 +301,12 @@ class Subgraph(Immutable):
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the body, each after those it reads."""
+        """The nodes of the body, each after its inputs."""
         cut = set(self.inputs)
         every = self.inside is not None and not cut
         inner: dict[Node, None] = {}
         for node in topological(self.outputs, cut, self.inside):
-            # What is random was written inside to be drawn in every iteration.
+            # A random node was written inside to be drawn in every iteration.
             if every or (self.inside is not None and node.is_random) or any(
                 x in cut or x.node in inner for x in node.reads
             ):
@@ -328,12 +328,12 @@ class Subgraph(Immutable):
 
 def topological(roots: Sequence[Value], cut: Collection[Value] = (), within: Collection[Node] | None = None,
                 also: Mapping[Node, Sequence[Node]] | None = None) -> list[Node]:
-    """Nodes that some values need, each after those it reads, in the order in which expressions were written.
+    """Nodes that some values need, each after its inputs, in the order in which expressions were written.
 
     Parameters
     ----------
     roots : sequence of Value
-        What is computed.
+        The computed values.
     cut : collection of Value
         Values that the walk does not go beyond.
     within : collection of Node, optional
@@ -374,7 +374,7 @@ def walk_back(roots: Iterable[Value], stop: Callable[[Value], bool]) -> Iterator
     Parameters
     ----------
     roots : iterable of Value
-        What is computed.
+        The computed values.
     stop : callable
         Whether the walk does not go beyond a value.
 

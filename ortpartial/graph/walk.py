@@ -10,7 +10,7 @@ __all__ = ["find_boundary", "find_inputs", "find_reached", "walk_nodes"]
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes, and those inside their bodies.
+    """Nodes, and the nodes inside their bodies.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ def find_boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: 
     Parameters
     ----------
     gradients : iterable of Value
-        What the backward half computes.
+        The results of the backward half.
     outputs : sequence of Value
-        What the forward half computes.
+        The results of the forward half.
     leaves : collection of Value
         Where the forward half starts.
 
@@ -54,14 +54,14 @@ def find_boundary(gradients: Iterable[Value], outputs: Sequence[Value], leaves: 
 
 
 def find_inputs(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Those inputs that some values depend on.
+    """The inputs that some values depend on.
 
     Parameters
     ----------
     values : iterable of Value
-        What is computed.
+        The computed values.
     inputs : dict of str to Value
-        From what it may be computed.
+        The inputs they may be computed from.
 
     Returns
     -------
@@ -72,12 +72,12 @@ def find_inputs(values: Iterable[Value], inputs: Mapping[str, Value]) -> dict[st
 
 
 def find_reached(roots: Iterable[Value], cut: Iterable[Value]) -> set[Value]:
-    """Those values of a cut that roots are computed from.
+    """The values of a cut that roots are computed from.
 
     Parameters
     ----------
     roots : iterable of Value
-        What is computed.
+        The computed values.
     cut : iterable of Value
         Where the walk back ends.
 

@@ -8,4 +8,3 @@ from .writing import write_kit
 
 __all__ = ["TARGETS", "Manifest", "Tensor", "TrainingKit", "export_c", "read_c_state", "read_manifest", "run_kit",
            "write_kit"]
-

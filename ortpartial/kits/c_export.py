@@ -52,10 +52,10 @@ def export_c(
 ) -> dict[str, Path]:
     """Write a training in C: a step with gradient and optimizer, for a program or a device without onnxruntime.
 
-    The step is one C99 file without memory allocation. Beside it are the state that the training goes on from, as
-    constant arrays; the model, as a function that predicts and as an ONNX file, which another function saves with the
-    weights of a state; a program that takes a few steps and compares losses and predictions with those that are
-    computed here, with a Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
+    The step is a C99 file without memory allocation. Beside it are the state that the training goes on from, as
+    constant arrays; the model, as a function that predicts and as an ONNX file, which a second function saves with the
+    weights of a state; a program that takes a few steps and compares losses and predictions with the numbers computed
+    here, with a Makefile: ``make check``; and a page on how to call it, with all sizes in bytes.
 
     The function of a step returns 0, or the code of an index or a label that is out of range, and then leaves the state
     as it was; ``<name>_refusal`` is the code in words.
@@ -64,14 +64,14 @@ def export_c(
     ----------
     training : optimizer, onnx.ModelProto, bytes or path
         The training: an optimizer, or a model with training information, such as the `graph` of a module of
-        `ortpartial.nn`, or what a `TrainingSession` saves.
+        `ortpartial.nn`, or a file of a `TrainingSession`.
     folder : path
-        The folder. It is complete or not there, even if the process is interrupted; in one that is there, all files
-        are written before the first takes the place of a former one.
+        The folder. It is complete or not there, even if the process is interrupted; in an existing folder, all files
+        are written before the first replaces a former file.
     batch_size : int, optional
         The number of rows of a batch; by default that of the model or of the optimizer, else 32.
     name : str
-        What the names of files, functions and types begin with: an identifier of C.
+        The prefix of the names of files, functions and types: an identifier of C.
     weighted : bool or "elements"
         Of an optimizer, whether the rows have weights, as for `to_training_info`.
     data : dict of str to array_like, optional
@@ -126,7 +126,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     Parameters
     ----------
     folder : path
-        What `export_c` wrote.
+        The folder of `export_c`.
     data : bytes
         The struct.
     name : str
@@ -140,7 +140,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     Raises
     ------
     ModelError
-        The bytes are not as many as those of the struct, or the folder holds no such training.
+        The bytes are not as many as the struct has, or the folder holds no such training.
     OSError
         The folder cannot be read.
 
@@ -162,7 +162,7 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]
         struct = lay_out(fields)
-        if not all(f.name for f in fields):  # numpy calls one with an empty name by its place.
+        if not all(f.name for f in fields):  # numpy names a field without a name by its place.
             raise ValueError
     except (KeyError, SyntaxError, TypeError, ValueError):
         raise ModelError(f"{file} does not describe a training in C; export it again.") from None
@@ -174,14 +174,14 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
 
 
 def _check_name(name: str) -> None:
-    """Refuse what is no name in C, or that of another file."""
+    """Refuse a name that is not valid in C, or that another file has."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name.lower() in _TAKEN:
         raise SettingError(f"name is {name!r}; expected a name for files and functions in C: letters, digits and _, "
                            f"no keyword and not 'main'.")
 
 
 def _read_training(training: Any, weighted: bool | str) -> ModelProto:
-    """The model of a training, with one entry of training information."""
+    """The model of a training, with a single entry of training information."""
     if hasattr(training, "get_training_onnx"):
         for setting in ("precision", "checkpointing"):
             if value := getattr(training, setting, None):

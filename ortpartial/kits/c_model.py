@@ -28,7 +28,7 @@ class CModel:
     Parameters
     ----------
     name : str
-        What functions and types begin with.
+        The prefix of functions and types.
     training : NativeStep
         The training.
     data : bytes
@@ -98,7 +98,7 @@ def translate_model(session: TrainingSession, training: NativeStep) -> CModel:
     Returns
     -------
     CModel
-        Without a model in C where an operator cannot be written, or where it reads what the training does not.
+        Without a model in C where an operator cannot be written, or where it reads inputs that the training does not.
     """
     data, weights = place_weights(session)
     try:

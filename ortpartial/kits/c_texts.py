@@ -78,7 +78,7 @@ def write_check(
     step: NativeStep, batches: Sequence[Mapping[str, np.ndarray]], losses: Sequence[float], model: CModel,
     predictions: Mapping[str, np.ndarray],
 ) -> dict[str, str]:
-    """Write a program that takes steps on these batches, compares the losses, and what it then predicts for the first.
+    """Write a program that takes steps on these batches, compares the losses, and then its predictions for the first.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Checks of what training kits are given."""
+"""Checks of the arguments of training kits."""
 
 from __future__ import annotations
 

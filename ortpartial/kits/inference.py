@@ -22,7 +22,7 @@ from .opset import lower_opset
 __all__ = ["fill_model", "place_weights", "predict"]
 
 
-#: Protobuf writes no more than this into one message.
+#: The most bytes that protobuf writes into a message.
 _LIMIT = 2**31 - 1
 
 
@@ -102,9 +102,9 @@ def predict(model: ModelProto, manifest: Manifest, data: Mapping[str, object], d
     model : onnx.ModelProto
         The model with its weights.
     manifest : Manifest
-        What is checked of the inputs that a step reads, too.
+        The description of the inputs that a step reads, too, by which they are checked.
     data : dict of str to array_like
-        Rows by the names of inputs; what only a step reads, such as targets, is left out.
+        Rows by the names of inputs; inputs that only a step reads, such as targets, are left out.
     device : Device
         Where it runs.
 

@@ -1,4 +1,4 @@
-"""The manifest of a training kit: what its graphs read and write, in the order of their bindings, as JSON."""
+"""The manifest of a training kit: the inputs and results of its graphs, in the order of their bindings, as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tensor:
     dtype : str
         Its dtype, as numpy calls it.
     shape : tuple of int and str
-        A name stands for any size, the same one wherever it stands.
+        A name stands for any size, the same wherever it stands.
     low, high : int, optional
         The range of labels and indices.
     ignored : int, optional
@@ -77,9 +77,9 @@ class Manifest:
     steps : dict of int or None to str
         The file of a step by the number of its rows; None for any number.
     inputs : tuple of Tensor
-        What a step reads of a batch. The state follows, in the order of `state`.
+        The inputs of a step from a batch. The state follows, in the order of `state`.
     outputs : tuple of Tensor
-        What a step returns, first the loss of the batch. The next state follows.
+        The results of a step, first the loss of the batch. The next state follows.
     state : tuple of Tensor
         All that a step changes.
     weights : dict of str to int
@@ -120,7 +120,7 @@ class Manifest:
 
 
 def _describe(tensor: Tensor) -> dict[str, Any]:
-    """A tensor without what does not apply to it."""
+    """A tensor without the fields that do not apply to it."""
     values = {f.name: getattr(tensor, f.name) for f in fields(tensor)}
     return {n: v for n, v in values.items() if v is not None}
 

@@ -1,4 +1,4 @@
-"""The opset of a step: the oldest in which its operators are what they are, for older runtimes to run it, too."""
+"""The opset of a step: the oldest in which its operators mean the same, so that older runtimes run it, too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lower_opset(model: ModelProto) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
-        With the IR version that belongs to the opset; the model itself where it needs what it declares.
+        With the IR version that belongs to the opset; the model itself where it needs its declared opset.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def lower_opset(model: ModelProto) -> ModelProto:
     (18, 8)
     """
     declared = {o.domain: o.version for o in model.opset_import}
-    if declared.get("") != OPSET:  # what is older may mean something else, what is newer has newer operators
+    if declared.get("") != OPSET:  # an older opset may mean something else, a newer opset has newer operators
         return model
     nodes = [node for graph in walk_graphs(model.graph) for node in graph.node if not node.domain]
     if any(not defs.has(node.op_type) for node in nodes):  # onnxruntime's own, such as SimplifiedLayerNormalization
@@ -62,6 +62,6 @@ def lower_opset(model: ModelProto) -> ModelProto:
 
 
 def _since(node: NodeProto) -> int:
-    """The opset since which a node means what it does, but for types and attributes."""
+    """The opset since which a node has its meaning, but for types and attributes."""
     is_wrapped = any(a.s == b"wrap" for a in node.attribute)  # a mode of Pad since opset 19
     return _OLDEST if node.op_type in _EXTENDED and not is_wrapped else schema_of(node.op_type, "", OPSET).since_version

@@ -26,7 +26,7 @@ def draw_order(seed: int, epoch: int, rows: int) -> np.ndarray:
     References
     ----------
     .. [1] G. L. Steele, D. Lea, C. H. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014; the constants
-       of its 32-bit form are those of T. Ettinger and C. Wellons, 2018.
+       of its 32-bit form are by T. Ettinger and C. Wellons, 2018.
 
     Examples
     --------

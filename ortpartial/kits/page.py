@@ -161,7 +161,7 @@ def write_readme(manifest: Manifest, files: Mapping[str, bytes], targets: Iterab
     Parameters
     ----------
     manifest : Manifest
-        What the kit holds.
+        The manifest of the kit.
     files : dict of str to bytes
         Its files.
     targets : iterable of str

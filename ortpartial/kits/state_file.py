@@ -60,7 +60,7 @@ def read_state(path: Path, tensors: Sequence[Tensor]) -> tuple[dict[str, np.ndar
     path : pathlib.Path
         The file.
     tensors : sequence of Tensor
-        What it holds.
+        The tensors of the file.
 
     Returns
     -------

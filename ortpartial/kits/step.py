@@ -1,4 +1,4 @@
-"""The step of a training kit: what it reads and returns, the state included, for batches of some size or any."""
+"""The step of a training kit: its inputs and results, the state included, for batches of some size or any."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def name_sizes(tensor: str, shape: Sequence[int | str | None]) -> tuple[int | st
     Parameters
     ----------
     tensor : str
-        What has the shape.
+        The tensor that has the shape.
     shape : tuple
         Sizes, their names, and None.
 
@@ -72,9 +72,9 @@ class KitStep:
     Parameters
     ----------
     inputs : dict of str to Value
-        What it reads of a batch.
+        Its inputs from a batch.
     outputs : dict of str to Value
-        What it returns, the loss first.
+        Its results, the loss first.
     state : dict of str to tuple
         By tensor of the state the name of its next value, the tensor before the step and after it.
     """
@@ -125,7 +125,7 @@ def compose(session: TrainingSession, shapes: Mapping[str, Sequence[Any]], rows:
     held = {}
     for n, a in state.items():
         before = inputs.get(n, variable(n, a.dtype, a.shape))
-        # What a step only reads, such as a seed, is handed on: the state goes in and comes out whole.
+        # State that a step only reads, such as a seed, is handed on: the state goes in and comes out whole.
         held[n] = (after[n][0], before, after[n][1]) if n in after else (f"{n}_next", before, op.Identity(before))
     number = op.Cast(returned.pop(loss), to=TensorProto.FLOAT)  # which runners need not tell from other dtypes
     return KitStep({n: inputs[n] for n in shapes if n in inputs}, {loss: number, **returned}, held)

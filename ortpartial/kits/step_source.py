@@ -56,7 +56,7 @@ class KitSource(StepSource):
     folder : pathlib.Path
         The kit.
     manifest : Manifest
-        What its graphs read and write.
+        The tensors that its graphs read and write.
     stored : dict of str to numpy.ndarray
         The state.
     device : Device
@@ -82,7 +82,7 @@ class KitSource(StepSource):
 
     @cached_property
     def names(self) -> StepNames:  # type: ignore[override]  # computed once
-        """The names of new states, beside those of the kit."""
+        """The names of new states, beside the names of the kit."""
         return StepNames.beside(t.name for t in (*self.manifest.inputs, *self.manifest.outputs, *self.manifest.state))
 
     @property
@@ -117,7 +117,7 @@ class KitSource(StepSource):
         return None
 
     def open(self, file: str) -> Session:
-        """The session of a file, whose inputs and outputs are those of the manifest.
+        """The session of a file, whose inputs and outputs agree with the manifest.
 
         Parameters
         ----------

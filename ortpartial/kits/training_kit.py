@@ -49,10 +49,10 @@ class TrainingKit:
     Attributes
     ----------
     manifest : Manifest
-        What the kit holds.
+        The manifest of the kit.
     state : dict of str to numpy.ndarray
-        Weights, running statistics, optimizer states and counters, as they are now. The next step goes on from what is
-        written to them.
+        Weights, running statistics, optimizer states and counters, as they are now. The next step goes on from the
+        numbers written to them.
     steps_taken : int
         The number of steps since the kit was exported.
     engine_, engine_reason_ : str
@@ -61,7 +61,7 @@ class TrainingKit:
     Raises
     ------
     ModelError
-        The folder holds no kit, a damaged one or one of a newer version, or onnxruntime lacks an operator.
+        The folder holds no kit, a damaged kit or a kit of a newer version, or onnxruntime lacks an operator.
     DeviceError
         The device is unknown or missing.
     SettingError
@@ -126,7 +126,7 @@ class TrainingKit:
 
     @property
     def state(self) -> dict[str, np.ndarray]:
-        """The state by name, in arrays that no step changes; the next one takes over what is written to them."""
+        """The state by name, in arrays that no step changes; the next step reads changes made to them."""
         if self._shown is None:
             self._shown = {t.name: self._steps.engine.get(t.name) for t in self.manifest.state}
         return self._shown
@@ -136,7 +136,7 @@ class TrainingKit:
         self._shown = arrays
 
     def _take_over(self) -> None:
-        """Let the steps go on from what the caller has made of the state."""
+        """Let the steps go on from the state as the caller has changed it."""
         if (shown := self._shown) is None:
             return
         self._check_state(shown)
@@ -164,7 +164,7 @@ class TrainingKit:
         Returns
         -------
         dict of str to numpy.ndarray
-            What the step returns, the loss of the batch before it first.
+            The results of the step, first the loss of the batch before it.
 
         Raises
         ------
@@ -185,8 +185,8 @@ class TrainingKit:
               on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
-        Every runner takes the same rows: those of step k, counted from 0 since the kit was exported, are batch
-        k mod m of epoch k div m, with m whole batches an epoch. Rows that make no whole batch are left out of it.
+        Every runner takes the same rows: the rows of step k, counted from 0 since the kit was exported, are batch k mod
+        m of epoch k div m, with m whole batches an epoch. Rows that make no whole batch are left out of it.
 
         Parameters
         ----------
@@ -243,8 +243,8 @@ class TrainingKit:
         Raises
         ------
         ModelError
-            The file of the model is not that of the manifest, or a tensor of `state` was replaced by one of another
-            dtype or shape.
+            The file of the model is not the model of the manifest, or a tensor of `state` was replaced by an array of
+            another dtype or shape.
         """
         self._check_state(self.state)
         return fill_model(self.folder, self.manifest, self.state)
@@ -294,9 +294,9 @@ class TrainingKit:
         Raises
         ------
         ModelError
-            A tensor of `state` was replaced by one of another dtype or shape; the former file remains.
+            A tensor of `state` was replaced by an array of another dtype or shape; the former file remains.
         OSError
-            It cannot be written; the former one remains.
+            The file cannot be written; the former file remains.
         """
         self._check_state(self.state)
         with replace_file(self.folder / Manifest.STATE) as file:

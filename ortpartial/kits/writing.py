@@ -45,15 +45,15 @@ def write_kit(
         A model with training information, such as `get_training_onnx` of an optimizer returns and `TrainingSession`
         saves; the training goes on from its state.
     folder : path
-        The folder. It is complete or not there, even if the process is interrupted; in one that is there, all files
-        are written before the first takes the place of a former one; steps of a former kit are removed.
+        The folder. It is complete or not there, even if the process is interrupted; in an existing folder, all files
+        are written before the first replaces a former file; steps of a former kit are removed.
     targets : str or iterable of str
         Whose runners to add: ``"web"``, ``"node"``, ``"c"``, ``"cpp"``, ``"java"``.
     batch_size : int, optional
         The number of rows of a batch that a runner takes by default: 32, or the first of `batch_sizes`.
     batch_sizes : collection of int, optional
-        The numbers of rows that there are steps for, a graph for each, which is faster than one whose sizes are not
-        known. By default one step takes batches of any size, if the model does.
+        The numbers of rows that there are steps for, a graph for each, which is faster than a graph of unknown sizes.
+        By default a single step takes batches of any size, if the model does.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def write_kit(
     manifest = Manifest(first, files, *_describe(session, shapes, steps[sizes[0]]), weights)
     manifest.find_step(manifest.batch_size)
     stale = _list_steps(Path(folder)).difference(files.values())
-    contents = {  # The manifest comes first, so that it is the last to take the place of a former one.
+    contents = {  # The manifest comes first, so that it is the last to replace a former file.
         Manifest.NAME: manifest.to_json().encode(), Manifest.MODEL: data, Manifest.STATE: pack_state(session.state, 0),
         **{files[size]: step.to_bytes() for size, step in steps.items()}, **runners}
     names = ([v.name for v in values] for values in (proto.graph.input, proto.graph.output))
@@ -107,7 +107,7 @@ def write_kit(
 
 
 def _list_steps(folder: Path) -> set[str]:
-    """The steps of the kit that a folder holds, if it holds one."""
+    """The steps of the kit in a folder, if it holds a kit."""
     try:
         return {file for file in read_manifest(folder).steps.values() if Path(file).match("step*.onnx")}
     except (OSError, ModelError):

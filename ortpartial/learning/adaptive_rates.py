@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ortpartial.docstrings import document
 from ortpartial.graph import Value, cast, constant, op
 
 from .base import check_number
@@ -17,16 +18,13 @@ __all__ = ["LearningRateAdagrad", "LearningRateAdam", "LearningRateAdamW", "Lear
            "LearningRateRMSProp"]
 
 
+@document(BaseLearningRate)
 @dataclass(frozen=True)
 class LearningRateAdagrad(BaseLearningRate):
     """v = v + g²;  step = g / (√v + ε).
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
     epsilon : float
         ε, more than 0.
 
@@ -55,6 +53,7 @@ class LearningRateAdagrad(BaseLearningRate):
         return g / (op.Sqrt(v) + self.epsilon), (v,)
 
 
+@document(BaseLearningRate)
 @dataclass(frozen=True)
 class LearningRateRMSProp(BaseLearningRate):
     """v = αv + (1-α)g²;  step = g / (√v + ε), or, with momentum, b = μb + g / (√v + ε);  step = b.
@@ -63,10 +62,6 @@ class LearningRateRMSProp(BaseLearningRate):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
     alpha : float
         α, at least 0 and less than 1.
     epsilon : float
@@ -118,6 +113,7 @@ class LearningRateRMSProp(BaseLearningRate):
         return step, tuple(new.values())
 
 
+@document(BaseLearningRate)
 @dataclass(frozen=True)
 class LearningRateAdam(BaseLearningRate):
     """m = β₁m + (1-β₁)g;  v = β₂v + (1-β₂)g²;  step = m̂ / (√v̂ + ε) with m̂ = m / (1-β₁ᵏ) and v̂ = v / (1-β₂ᵏ).
@@ -126,10 +122,6 @@ class LearningRateAdam(BaseLearningRate):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
     beta1 : float
         β₁, at least 0 and less than 1.
     beta2 : float
@@ -178,6 +170,7 @@ class LearningRateAdam(BaseLearningRate):
         return m, decay(self.beta2, v, k) + (1 - self.beta2) * g * g
 
 
+@document(LearningRateAdam, WeightDecay)
 @dataclass(frozen=True)
 class LearningRateAdamW(WeightDecay, LearningRateAdam):
     """step = m̂ / (√v̂ + ε) + λw with m̂ and v̂ as in Adam: weight decay that is decoupled from the gradient.
@@ -186,23 +179,8 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    beta1 : float
-        β₁, at least 0 and less than 1.
-    beta2 : float
-        β₂, at least 0 and less than 1.
-    epsilon : float
-        ε, more than 0.
-    epsilon_hat : bool
-        As for Adam.
     weight_decay : float
-        λ, at least 0. It applies to every weight, biases included, but those of `no_decay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank
-        one or less.
+        λ, at least 0. It applies to every weight, biases included, except `no_decay`.
 
     References
     ----------
@@ -222,31 +200,16 @@ class LearningRateAdamW(WeightDecay, LearningRateAdam):
     elementwise: ClassVar[bool] = True
 
 
+@document(LearningRateAdam, WeightDecay)
 @dataclass(frozen=True)
 class LearningRateNAdam(WeightDecay, LearningRateAdam):
     """step = ((1-μₖ)/(1-Pₖ) g + μₖ₊₁/(1-Pₖ₊₁) m) / (√v̂ + ε) + λw with μₖ = β₁(1 - ½ 0.96^(ψk)) and Pₖ = μ₁ μ₂ ... μₖ.
 
-    m, v and v̂ are those of Adam: it is Adam with the momentum of Nesterov, which grows with k. Denormal numbers of m
-    and v become 0: see `BaseLearningRate`.
+    m, v and v̂ are as in Adam: it is Adam with the momentum of Nesterov, which grows with k. Denormal numbers of m and
+    v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    beta1 : float
-        β₁, at least 0 and less than 1.
-    beta2 : float
-        β₂, at least 0 and less than 1.
-    epsilon : float
-        ε, more than 0.
-    epsilon_hat : bool
-        As for Adam.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
     momentum_decay : float
         ψ, more than 0.
 
@@ -297,31 +260,18 @@ class LearningRateNAdam(WeightDecay, LearningRateAdam):
         return op.Pow(constant(self.beta1, np.float64), k) * op.Exp(total)
 
 
+@document(LearningRateAdam, WeightDecay)
 @dataclass(frozen=True)
 class LearningRateRAdam(WeightDecay, LearningRateAdam):
     """step = r m̂ / (√v̂ + ε) + λw where ρ > 5, else m̂ + λw, with r = √((ρ-4)(ρ-2)ρ∞ / ((ρ∞-4)(ρ∞-2)ρ)).
 
-    Here ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2kβ₂ᵏ/(1-β₂ᵏ), and m̂ and v̂ are those of Adam: the first steps, in which v is
-    the mean of few gradients, do not divide by it. Denormal numbers of m and v become 0: see `BaseLearningRate`.
+    Here ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2kβ₂ᵏ/(1-β₂ᵏ), and m̂ and v̂ are as in Adam: the first steps, in which v is the
+    mean of few gradients, do not divide by it. Denormal numbers of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    beta1 : float
-        β₁, at least 0 and less than 1.
-    beta2 : float
-        β₂, at least 0 and less than 1.
-    epsilon : float
-        ε, more than 0.
     epsilon_hat : bool
         Whether ε is added to √v and not to √v̂, as in torch.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
 
     References
     ----------
@@ -344,7 +294,7 @@ class LearningRateRAdam(WeightDecay, LearningRateAdam):
         last, root = 2 / (1 - self.beta2) - 1, op.Sqrt(one_minus_power(self.beta2, k, g))
         power = op.Pow(constant(self.beta2, np.float64), k)
         rho = last - 2 * cast(k, power) * power / (1 - power)
-        # At 5 and below nothing is rectified, and the root may be that of a negative number.
+        # At 5 and below nothing is rectified, and the root may be of a negative number.
         r = op.Sqrt(op.Max((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho), 0.0))
         epsilon = self.epsilon if self.epsilon_hat else self.epsilon * root
         scale = op.Where(rho > 5, cast(r, g) * root / (op.Sqrt(v) + epsilon), 1.0)

@@ -1,4 +1,4 @@
-"""Aliases: what other libraries call losses, optimizers, penalties, schedules and settings, for "did you mean"."""
+"""Aliases: names of losses, optimizers, penalties, schedules and settings in other libraries, for "did you mean"."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CHOICES: dict[str, dict[str, str]] = {
     },
 }
 
-#: The names of settings in other libraries, with those that they may have here: the first that a class has is meant.
+#: The names of settings in other libraries, with their names here: the first that a class has is meant.
 SETTINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lr", "rate", "learningrate", "learningrateinit", "stepsize", "eta"), ("eta0", "learning_rate")),
     **dict.fromkeys(("optimizer", "optim", "solver", "momentum", "eta0", "schedule", "scheduler", "lrscheduler"),
@@ -105,7 +105,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: By the class that has no such setting, and the setting, what has it.
+#: By the class that has no such setting, and the setting, the object that has it.
 ELSEWHERE = dict.fromkeys([(f"LearningRate{name}", "weightdecay") for name in ("Adagrad", "Adam", "RMSProp")],
                           "LearningRateAdamW(weight_decay=0.01)")
 ELSEWHERE |= dict.fromkeys([("OrtGradientOptimizer", name) for name in ("learningloss", "loss", "criterion")],
@@ -118,7 +118,7 @@ def normalize(name: str) -> str:
 
 
 def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
-    """Suggest the name that is probably meant by an unknown one.
+    """Suggest the name that is probably meant by an unknown name.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str]) -> str:
     names : iterable of str
         The known names.
     aliases : dict of str to str
-        What is meant by names of other libraries, in lower case and without signs between words.
+        Our names by names of other libraries, in lower case and without signs between words.
 
     Returns
     -------
@@ -218,12 +218,12 @@ def check_keywords(*unread: str) -> Callable[[Method], Method]:
 
 
 def answer_keywords(**advice: str) -> Callable[[Method], Method]:
-    """Decorate a function or a method, so that a keyword that it does not take is answered with the one that is meant.
+    """Decorate a function or a method, so that an unknown keyword is answered with the keyword that is meant.
 
     Parameters
     ----------
     **advice : str
-        By a keyword of another library, in lower case and without signs, what to write, where that is no keyword here.
+        By a keyword of another library, in lower case and without signs, the advice, where no keyword here is meant.
 
     Returns
     -------
@@ -275,7 +275,7 @@ def describe_unknown(name: str, owner: str, names: Iterable[str]) -> str:
     name : str
         The name of the setting.
     owner : str
-        What has no such setting.
+        The object that has no such setting.
     names : iterable of str
         The settings that it has.
 

@@ -1,4 +1,4 @@
-"""Annealing: schedules from a first step size down to a last one, over a number of batches or the whole training."""
+"""Annealing: schedules from a first step size down to a last, over a number of batches or the whole training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CosineSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches until the minimum, at least 1; by default, those of the whole training: see Notes.
+        Number of batches until the minimum, at least 1; by default, until the end of the training: see Notes.
     minimum : float
         l, the last step size, at least 0: a step size, not a factor, and usually less than η₀.
 
@@ -33,10 +33,11 @@ class CosineSchedule(Schedule):
     -----
     It is computed as l + (η₀ - l) sin²(½π(n - j)/n), which does not cancel near the end.
 
-    Without n, `fit` sets it to the number of batches that it is asked for, `max_iter` times those of an epoch, and with
-    ``warm_start`` to the batches seen before plus these: a training that was interrupted, or pickled, and goes on for
-    the rest of its epochs has the step sizes of one that was not. The first call of `partial_fit` expects `max_iter`
-    calls like it; later ones keep to this plan, or to that of a former `fit`, until it is over, and then plan anew.
+    Without n, `fit` sets it to the number of batches that it is asked for, `max_iter` times the batches of an epoch,
+    and with ``warm_start`` to the batches seen before plus these: a training that was interrupted, or pickled, and goes
+    on for the rest of its epochs has the step sizes of an uninterrupted training. The first call of `partial_fit`
+    expects `max_iter` calls like it; later calls keep to this plan, or to the plan of a former `fit`, until it is over,
+    and then plan anew.
 
     References
     ----------
@@ -77,7 +78,7 @@ class CosineRestartsSchedule(Schedule):
         Number of batches of the first cycle, at least 1; by default, such that the training has so many `cycles`: as
         for `CosineSchedule`.
     factor : int
-        f, how many times as long each cycle is as the one before it, at least 1.
+        f, how many times as long each cycle is as the cycle before it, at least 1.
     minimum : float
         l, the step size at the end of a cycle, at least 0.
     cycles : int
@@ -109,7 +110,7 @@ class CosineRestartsSchedule(Schedule):
         if self.factor == 1:
             x = cast(n - op.Mod(seen, n), eta0) / n
             return _interpolate_cosine(self.minimum, eta0, x)
-        # Whole numbers find the cycle exactly, where logarithms may be rounded to the one before it.
+        # Whole numbers find the cycle exactly, where logarithms may be rounded to the cycle before it.
         starts, length = [0], n
         while starts[-1] + length < 2**62:
             starts.append(starts[-1] + length)
@@ -134,7 +135,7 @@ class PolynomialSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches until the last step size, at least 1; by default, those of the whole training, as for
+        Number of batches until the last step size, at least 1; by default, until the end of the training, as for
         `CosineSchedule`.
     power : float
         p, more than 0.
@@ -181,13 +182,13 @@ class OneCycleSchedule(Schedule):
     Parameters
     ----------
     n : int, optional
-        Number of batches of the cycle, at least 1; by default, those of the whole training, as for `CosineSchedule`.
+        Number of batches of the cycle, at least 1; by default, all of the training, as for `CosineSchedule`.
     pct_start : float
         p, the fraction of the cycle in which the step size grows, at least 0 and less than 1.
     div_factor : float
-        d, the ratio of η₀, the largest step size, to the first one, more than 0.
+        d, the ratio of η₀, the largest step size, to the first, more than 0.
     final_div_factor : float
-        f, the ratio of the first step size to the last one, more than 0.
+        f, the ratio of the first step size to the last, more than 0.
 
     References
     ----------
@@ -225,7 +226,7 @@ class OneCycleSchedule(Schedule):
 
 
 def _check_length(schedule: Any) -> None:
-    """Check the number of batches of a schedule, where it has one of its own."""
+    """Check the number of batches of a schedule, where it has its own."""
     if schedule.n is not None:
         check_integer(schedule, "n", low=1)
 

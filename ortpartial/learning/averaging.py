@@ -21,9 +21,9 @@ __all__ = ["ExponentialAverage", "StochasticWeightAverage", "WeightAverage", "ch
 class WeightAverage(Piece):
     """a = (1 - r(k)) a + r(k) w: the average of a weight after update k, to which the weight adds the share r(k).
 
-    A subclass defines ``share(self, k, start)``. Running statistics are not
-    averaged: with the averages go the current ones, as in ``torch.optim.swa_utils.AveragedModel``. An average has the
-    dtype of its weight, and its denormal numbers become 0, as those of optimizer states: see `BaseLearningRate`.
+    A subclass defines ``share(self, k, start)``. Running statistics are not averaged: beside the averages stand the
+    current statistics, as in ``torch.optim.swa_utils.AveragedModel``. An average has the dtype of its weight, and its
+    denormal numbers become 0, as in optimizer states: see `BaseLearningRate`.
 
     Examples
     --------
@@ -114,14 +114,14 @@ class StochasticWeightAverage(WeightAverage):
         s, the number of updates that are not averaged: below 1 a share of the training, of the number of batches that
         `fit` is asked for, as for `CosineSchedule`; from 1 on their number.
     every : int
-        m, from one averaged weight to the next, in updates; the number of batches of an epoch averages the weights at
-        the end of each epoch.
+        m, the updates between averaged weights; the number of batches of an epoch averages the weights at the end of
+        each epoch.
 
     References
     ----------
     P. Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, 2018, algorithm 1, in the
-    form of ``torch.optim.swa_utils.AveragedModel``. The running statistics of a BatchNormalization remain those of the
-    training, where torch offers `update_bn`.
+    form of ``torch.optim.swa_utils.AveragedModel``. The running statistics of a BatchNormalization remain the
+    training's, where torch offers `update_bn`.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def resolve_averaging(averaging: WeightAverage | type[WeightAverage] | str | Non
 
 
 def check_average(use_average: bool, averaging: WeightAverage | None) -> None:
-    """Check that there is an average where one is to be used.
+    """Check that there is an average where it is to be used.
 
     Parameters
     ----------

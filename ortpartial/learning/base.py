@@ -23,10 +23,11 @@ __all__ = ["BaseLearningOnnx", "check_number", "mean_rows", "resolve_piece", "we
 class BaseLearningOnnx(Piece):
     """A piece of training: settings with a formula, a function of values.
 
-    A subclass is a dataclass, frozen or not, or has an ordinary constructor. Pieces of one class with equal settings
-    are equal; pieces can be hashed, copied and pickled, and hold no session. A setting that changes after a `fit`
-    belongs to the next one. Those of the library are frozen dataclasses, which validate settings at construction: a
-    subclass states their ranges in ``__post_init__``, for example ``check_number(self, "delta", above=0)``.
+    A subclass is a dataclass, frozen or not, or has an ordinary constructor. Pieces of the same class with equal
+    settings are equal; pieces can be hashed, copied and pickled, and hold no session. A setting that changes after a
+    `fit` belongs to the next. The pieces of the library are frozen dataclasses, which validate settings at
+    construction: a subclass states their ranges in ``__post_init__``, for example
+    ``check_number(self, "delta", above=0)``.
     """
 
     setting: ClassVar[str] = "piece"
@@ -56,7 +57,7 @@ def mean_rows(elements: Value, w: Value | None = None, counts: Value | None = No
     elements : Value
         ℓ of shape (N,) or (N, ...).
     w : Value, optional
-        Weights of the rows, (N,), or of the elements; all 1 by default. Those of rows alone change nothing.
+        Weights of the rows, (N,), or of the elements; all 1 by default. Weights of rows alone change nothing.
     counts : Value, optional
         c, by how much each element counts; all 1 by default.
 
@@ -68,7 +69,7 @@ def mean_rows(elements: Value, w: Value | None = None, counts: Value | None = No
     Raises
     ------
     GraphError
-        The loss is a scalar, or the weights are neither those of rows nor of elements.
+        The loss is a scalar, or the weights belong neither to rows nor to elements.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def _weights_of(elements: Value, w: Value) -> Value:
 
 
 def _sum_counts(elements: Value, w: Value | None, counts: Value | None, axes: Sequence[int]) -> Value:
-    """Σwc along some axes, or ∞ where that is 0, so that what is divided by it is 0 and not NaN."""
+    """Σwc along some axes, or ∞ where that is 0, so that a quotient is 0 and not NaN."""
     factors = ([] if w is None else [_weights_of(elements, w)]) + ([] if counts is None else [counts])
     counted = math.prod(factors[1:], start=factors[0])
     total = _sum_over(counted, axes)
@@ -137,7 +138,7 @@ def weighted_mean(elements: Value, w: Value | None = None, counts: Value | None 
     Raises
     ------
     GraphError
-        The loss is a scalar, or the weights are neither those of rows nor of elements.
+        The loss is a scalar, or the weights belong neither to rows nor to elements.
 
     Examples
     --------

@@ -23,14 +23,14 @@ Shape = Sequence["int | str | None"]
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Costs that depend on one row of a prediction each, the prediction as a matrix.
+    """Costs that depend on a row of a prediction each, the prediction as a matrix.
 
     Parameters
     ----------
     cost : callable
         From rows of the prediction and of `labels` to a column of costs.
     labels : Value of shape (rows, 1)
-        What a cost reads beside its row.
+        The labels that a cost reads beside its row.
     arrange : callable
         From the column of all costs to the costs of the elements of the target.
     """
@@ -52,7 +52,7 @@ class BaseLearningLoss(BaseLearningOnnx):
     target_dtype : numpy dtype or None
         Element type of the target, by default that of the prediction.
     activations : tuple of str
-        Operators that a prediction should not end in: first the one that the loss applies itself, to raw scores.
+        Operators that a prediction should not end in: first the operator that the loss applies itself, to raw scores.
     ignore_index : int or None
         The label that does not count.
     from_logits : bool
@@ -283,7 +283,7 @@ class BaseLearningLoss(BaseLearningOnnx):
         return None
 
     def class_scores(self, y: np.ndarray) -> np.ndarray | None:
-        """The scores of classes, along the last axis behind those of the labels; None where each score has a label.
+        """The scores of classes, along the last axis behind the axes of the labels; None where each score has a label.
 
         Parameters
         ----------

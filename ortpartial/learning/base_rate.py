@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.checks import check_names
+from ortpartial.docstrings import document
 from ortpartial.graph import Value, build, cast, constant, variable
 
 from .base import BaseLearningOnnx, check_number
@@ -29,10 +30,10 @@ class BaseLearningRate(BaseLearningOnnx):
 
     A subclass names its ``state``, tensors of the shape of the weight that start at zero (of other shapes where it
     defines `state_shapes`), and defines ``update(self, w, g, *state, k)``. It is a frozen dataclass, as this class is,
-    or has an ordinary constructor; what that does not assign, and the class does not have, is the default.
+    or has an ordinary constructor; settings that it does not assign, and the class does not have, take their defaults.
 
     A state that decays is multiplied by `ortpartial.learning.decay`. There every 32nd batch turns denormal numbers, in
-    float32 those below 1.2e-38, into 0, which torch does not: they would slow down each step several times, for good,
+    float32 numbers below 1.2e-38, into 0, which torch does not: they would slow down each step several times, for good,
     once weights no longer receive gradients. Other numbers are not changed. Devices, float16, and trainings that are
     stored in a model do without.
 
@@ -49,7 +50,7 @@ class BaseLearningRate(BaseLearningOnnx):
         The names of the tensors that are kept for each weight from batch to batch.
     elementwise : bool
         Whether an element of the step and of the state follows from this element alone of weight, gradient and state,
-        so that small weights may be updated as one vector, in fewer operators. A class has to say so for itself.
+        so that small weights may be updated as a vector, in fewer operators. A class has to say so for itself.
 
     Examples
     --------
@@ -97,7 +98,7 @@ class BaseLearningRate(BaseLearningOnnx):
             Number of the batch after which the state was zero: the schedule counts from the start of the training, the
             bias correction of Adam from here.
         factor : Value or float
-            What the step size of this weight is multiplied by.
+            The factor of the step size of this weight.
 
         Returns
         -------
@@ -122,7 +123,7 @@ class BaseLearningRate(BaseLearningOnnx):
         dtype : numpy dtype or its name
             Element type of the weight.
         factor : Value or float
-            What the step size of this weight is multiplied by.
+            The factor of the step size of this weight.
 
         Returns
         -------
@@ -143,14 +144,14 @@ class BaseLearningRate(BaseLearningOnnx):
         return constant(np.asarray(exact * factor, dtype))  # The product alone is rounded.
 
     def for_weight(self, patterns: Collection[str], shape: Sequence[int | str | None]) -> BaseLearningRate:
-        """The optimizer of one weight: itself, unless some weights are excluded from a part of the update.
+        """The optimizer of a weight: itself, unless some weights are excluded from a part of the update.
 
         It has the states of the optimizer of all.
 
         Parameters
         ----------
         patterns : collection of str
-            Those of `patterns` that stand for the weight.
+            The members of `patterns` that stand for the weight.
         shape : sequence of int, str or None
             The shape of the weight.
 
@@ -162,7 +163,7 @@ class BaseLearningRate(BaseLearningOnnx):
 
     @property
     def plateau(self) -> PlateauSchedule | None:
-        """The schedule that reduces the step size where the loss no longer falls, if there is one."""
+        """The schedule that reduces the step size where the loss no longer falls, if any."""
         try:  # Most schedules are objects, and a small training takes microseconds.
             return self.schedule.plateau  # type: ignore[union-attr]
         except AttributeError:
@@ -179,7 +180,7 @@ class BaseLearningRate(BaseLearningOnnx):
         return ()
 
     def state_shapes(self, shape: Sequence[int | str | None]) -> dict[str, tuple[int | str | None, ...]]:
-        """The names and shapes of the state of a weight, by default those of `state`, of the shape of the weight.
+        """The names and shapes of the state of a weight, by default the names of `state`, with the shape of the weight.
 
         Parameters
         ----------
@@ -221,21 +222,18 @@ class BaseLearningRate(BaseLearningOnnx):
         return build([w, g, k, *state], outputs, name=type(self).__name__)
 
 
+@document(BaseLearningRate)
 @dataclass(frozen=True)
 class WeightDecay(BaseLearningRate):
     """w ← w - η(k) · (step(g, state) + λw): weight decay that is decoupled from the gradient, as a base class.
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
     weight_decay : float
-        λ, at least 0.
+        λ, at least 0: the decay, decoupled from the gradient.
     no_decay : str or sequence of str
-        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank
-        one or less, which biases and the scales of normalizations are.
+        Weights that do not decay: names, aliases and patterns such as ``"*.bias"``, and ``"vectors"`` for all of rank 1
+        or less, such as biases and the scales of normalizations.
 
     References
     ----------

@@ -39,7 +39,7 @@ class Schedule(Piece):
 
     @property
     def plateau(self) -> PlateauSchedule | None:
-        """The schedule in it that reduces the step size where the loss no longer falls, if there is one."""
+        """The schedule in it that reduces the step size where the loss no longer falls, if any."""
         return None
 
     def over(self, batches: int) -> Schedule:
@@ -67,4 +67,4 @@ class PlateauSchedule(Schedule):
 
     @abstractmethod
     def watch(self, loss: float, scale: float, memory: np.ndarray, eta0: float) -> tuple[float, np.ndarray]:
-        """The factor of the step sizes after another loss, and what to remember, from both before it."""
+        """The factor of the step sizes after another loss, and the memory, from both before it."""

@@ -21,7 +21,7 @@ class ClassWeights(dict[int, float]):
 
 
 def check_class_weight(setting: Any) -> tuple[float, ...] | ClassWeights | str | None:
-    """Check class weights, and turn them into what is compared by value.
+    """Check class weights, and turn them into an object that is compared by value.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def list_class_weights(checked: tuple[float, ...] | ClassWeights | str | None, n
     Returns
     -------
     numpy.ndarray of float64 or None
-        One number for each of `n` classes, or for more if there are weights of more; None where all are 1.
+        A number for each of `n` classes, or for more if there are weights of more; None where all are 1.
 
     Examples
     --------

@@ -22,9 +22,9 @@ __all__ = ["GradientClipping", "resolve_clipping"]
 class GradientClipping(Piece):
     """g ← min(max(g, -v), v), then g ← g · min(1, c / (‖g‖ + 10⁻⁶)), with ‖g‖ = √(Σg²) over all weights, or over each.
 
-    What is clipped is the gradient of the objective, with its penalty; of the mean over several batches with
-    ``accumulate``. The norm is computed in float32 at least, in which that of float16 gradients does not overflow.
-    Gradients of zero remain zero.
+    It applies to the gradient of the objective, with its penalty; of the mean over several batches with ``accumulate``.
+    The norm is computed in float32 at least, in which the norm of float16 gradients does not overflow. Gradients of
+    zero remain zero.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class GradientClipping(Piece):
 
 
 def _limit_norm(gradients: Sequence[Value], norm: float) -> list[Value]:
-    """The gradients times one factor, so that their common norm is not greater."""
+    """The gradients times a factor, so that their common norm is not greater."""
     wide = [g.astype(np.float32) if g.dtype.itemsize < 4 else g for g in gradients]
     widest = max(wide, key=lambda g: g.dtype.itemsize)
     squares = [cast(op.ReduceSumSquare(g, keepdims=0), widest) for g in wide]

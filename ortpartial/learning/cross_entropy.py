@@ -1,4 +1,4 @@
-"""Losses of labels: cross-entropies and focal losses, of one score or of one for each class, or of probabilities."""
+"""Losses of labels: cross-entropies and focal losses, of a single score, a score for each class, or probabilities."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class NegLogLearningLoss(_ClassLoss):
         ε, from 0 to 1.
     class_weight : array_like of shape (2,), dict of int to float, "balanced" or None
         c, at least 0: by how much labels of 0 and 1 count, so that the mean is divided by their sum. A dict, and
-        ``"balanced"`` are those of `SoftmaxCrossEntropyLearningLoss`.
+        ``"balanced"`` are as in `SoftmaxCrossEntropyLearningLoss`.
     pos_weight : float, array_like of shape (outputs,) or None
         p, at least 0: the factor of the cost of labels of 1, for all outputs or for each. The mean is not divided by
         it.
@@ -80,9 +80,9 @@ class NegLogLearningLoss(_ClassLoss):
     Notes
     -----
     log(1 + eʸ) is computed as max(y, 0) + log(1 + exp(-|y|)) and its derivative as σ(y), both finite for every score
-    without clipping. A target between 0 and 1 is a probability. With ``from_logits=False``, z is what the Sigmoid
-    reads that the graph of the output ends in, so that loss and gradient are those of a training on z; without one it
-    is log s - log(1 - s), with logarithms of numbers not less than the smallest normal one.
+    without clipping. A target between 0 and 1 is a probability. With ``from_logits=False``, z is the input of the
+    Sigmoid that the graph of the output ends in, so that loss and gradient are as in a training on z; without a Sigmoid
+    it is log s - log(1 - s), with logarithms of numbers not less than the smallest normal number.
 
     References
     ----------
@@ -167,7 +167,7 @@ class NegLogLearningLoss(_ClassLoss):
 class FocalLearningLoss(NegLogLearningLoss):
     """-α(1 - s)ᵞ q log s - (1 - α) sᵞ (1 - q) log(1 - s) with s = σ(y), a raw score y and a label t of 0 or 1.
 
-    Labels that are predicted well count little. q, the labels after smoothing, and other weights are those of
+    Labels that are predicted well count little. q, the labels after smoothing, and other weights are as in
     `NegLogLearningLoss`. A target between 0 and 1 is a probability: the costs of both labels are weighted by it, each
     with a focus of its own.
 
@@ -224,8 +224,8 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
 
     With the defaults it is -log softmax(y)ₜ. The mean is Σwℓ / Σwcₜ over all labels but `ignore_index`, as that of
     ``torch.nn.CrossEntropyLoss``, except that a batch in which nothing counts has a loss and a gradient of 0, where
-    torch has NaN. Other labels are 0 to C - 1: `fit` and `TrainingSession` refuse one out of range, and a graph of your
-    own takes it for a label of no class.
+    torch has NaN. Other labels are 0 to C - 1: `fit` and `TrainingSession` refuse labels out of range, which a graph of
+    your own takes for labels of no class.
 
     Parameters
     ----------
@@ -233,23 +233,23 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
         The axis of the classes: 1 for scores of shape (rows, C) or (rows, C, height, width), -1 for scores of shape
         (rows, tokens, C). The target has the shape of the scores without it.
     ignore_index : int or None
-        The label of rows, tokens or pixels that do not count, such as those that pad a sequence; None for no such
-        label.
+        The label of rows, tokens or pixels that do not count, such as padding of a sequence; None for no such label.
     label_smoothing : float
         ε, from 0 to 1.
     class_weight : array_like of shape (C,), dict of int to float, "balanced" or None
         c, at least 0; 1 for classes that a dict leaves out. ``"balanced"``, for `fit` with all rows at once, takes
-        those of scikit-learn: n / (m nₖ) for a class with nₖ of n labels and m classes among them, and 1 for a class
-        without any; `fit` from batches and `partial_fit` do not know all labels and keep those of the last `fit`.
+        scikit-learn's weights: n / (m nₖ) for a class with nₖ of n labels and m classes among them, and 1 for a class
+        without labels; `fit` from batches and `partial_fit` do not know all labels and keep the weights of the last
+        `fit`.
     from_logits : bool
         Whether y is raw scores; with False it is probabilities p, and log(pₖ / Σⱼpⱼ) stands for log softmax(y)ₖ.
 
     Notes
     -----
-    With ``from_logits=False`` and an output whose graph ends in Softmax, loss and gradient are those of a training on
-    what Softmax reads. Where it ends in Sigmoid, each class is one against all others, and (log pₖ + Σⱼ log(1 - pⱼ),
-    j ≠ k) / C stands for log softmax(y)ₖ: of two classes that sum up to 1, as skl2onnx has them, it is log pₖ, and they
-    go on to do so. For other outputs log p is that of numbers not less than the smallest normal one.
+    With ``from_logits=False`` and an output whose graph ends in Softmax, loss and gradient are as in a training on the
+    input of Softmax. Where it ends in Sigmoid, each class stands against all others, and (log pₖ + Σⱼ log(1 - pⱼ), j ≠
+    k) / C stands for log softmax(y)ₖ: of two classes that sum up to 1, as skl2onnx has them, it is log pₖ, and they go
+    on to do so. For other outputs log p is of numbers not less than the smallest normal number.
 
     References
     ----------
@@ -381,7 +381,7 @@ class SoftmaxCrossEntropyLearningLoss(_ClassLoss):
         return counts if self.ignore_index is None else np.where(t == self.ignore_index, 0, counts)
 
     def _list_class_weights(self, output_shape: Shape) -> np.ndarray | None:
-        """c, one number for each class of an output; None where all are 1."""
+        """c, a number for each class of an output; None where all are 1."""
         n = self.count_classes(output_shape)
         if n is None and isinstance(self.class_weight, Mapping):
             raise GraphError(f"{type(self).__name__}: class_weight is a dict, and the number of classes of "
@@ -455,7 +455,7 @@ class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):
 
 
 def to_logits(p: Value) -> Value:
-    """log p - log(1 - p): what Sigmoid reads where p ends in it."""
+    """log p - log(1 - p): the input of Sigmoid where p ends in it."""
     last = find_last_activation(p)
     if last is not None and last.op_type == "Sigmoid" and not last.is_normalized:
         return last.logits
@@ -463,7 +463,7 @@ def to_logits(p: Value) -> Value:
 
 
 def log_probabilities(p: Value, axis: int) -> Value:
-    """log(pₖ / Σⱼpⱼ); of one Sigmoid for each class, the mean log-likelihood of k against all others."""
+    """log(pₖ / Σⱼpⱼ); of a Sigmoid for each class, the mean log-likelihood of k against all others."""
     last = find_last_activation(p)
     if last is not None and last.axis == axis:
         return op.LogSoftmax(last.logits, axis=axis)
@@ -479,7 +479,7 @@ def log_probabilities(p: Value, axis: int) -> Value:
 
 
 def _log(p: Value) -> Value:
-    """The logarithm of a number, or of the smallest normal one where it is less."""
+    """The logarithm of a number, or of the smallest normal number where it is less."""
     return op.Log(op.Max(p, float(np.finfo(p.dtype).tiny)))
 
 
@@ -498,7 +498,7 @@ def weigh(costs: Value, factor: object) -> Value:
 
 
 def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
-    """A setting that is a number, or an array of them, at least 0: as one that can be hashed."""
+    """A setting that is a number, or an array of them, at least 0: in a form that can be hashed."""
     setting = getattr(piece, name)
     if setting is None:
         return None

@@ -53,14 +53,14 @@ class _Same:
 def fingerprint(value: object) -> Hashable:
     """The fingerprint of an object as it is now: a later change of the object does not change it.
 
-    Numbers, strings and arrays are compared by their content, containers, pieces and other objects by what they hold,
+    Numbers, strings and arrays are compared by their content, containers, pieces and other objects by their members,
     functions by their code, their defaults, their closures and the globals that they read. An object that shows nothing
     of its content, such as a lock, equals itself alone.
 
     Parameters
     ----------
     value : object
-        A piece, a function, or what they hold.
+        A piece, a function, or a member of either.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def list_attributes(value: object) -> Settings:
 
 
 def _list_slots(kind: type) -> list[str]:
-    """The names of the slots that a class declares; private ones are mangled."""
+    """The names of the slots that a class declares; private names are mangled."""
     declared = vars(kind).get("__slots__", ())
     names = [declared] if isinstance(declared, str) else list(declared)
     mangled = [f"_{kind.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
@@ -142,12 +142,12 @@ class _Fingerprints:
         return (frozenset if isinstance(container, (set, frozenset)) else tuple)([self.of(v) for v in container])
 
     def _of_object(self, value: object) -> Hashable:
-        """The fingerprint of what an object holds: attributes, and what copy and pickle read of it beside them."""
+        """The fingerprint of an object's contents: attributes, and the further state that copy and pickle read."""
         kind = type(value)
         if hasattr(value, "__array__") and (array := _to_array(value)) is not None:
             return self.of(kind), _read_array(array)
         held = list_attributes(value)
-        if isinstance(kind, PieceType):  # One of a former version may lack fields, which are then those of its class.
+        if isinstance(kind, PieceType):  # A piece of a former version may lack fields, which are then the class's.
             held = {n: getattr(value, n) for n in getattr(kind, "__dataclass_fields__", ()) if hasattr(value, n)} | held
         attributes = tuple([(n, self.of(v)) for n, v in held.items()])
         if isinstance(kind, PieceType):
@@ -171,7 +171,7 @@ class _Fingerprints:
 
 
 def list_held(f: FunctionType) -> list[object]:
-    """List what a function reads beside its arguments: defaults, the content of its closure, and globals.
+    """List the objects that a function reads beside its arguments: defaults, the content of its closure, and globals.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def list_held(f: FunctionType) -> list[object]:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file of Python is one of a library, which does not change while a program runs."""
+    """Whether a file of Python belongs to a library, which does not change while a program runs."""
     return file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file
 
 

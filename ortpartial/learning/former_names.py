@@ -1,4 +1,4 @@
-"""Former names: settings, arguments and attributes of onnxcustom, the library before this one, and those of today."""
+"""Former names: settings, arguments and attributes of onnxcustom, the library before this, and today's names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _rename(name: str) -> Callable[[Settings, object], None]:
 
 
 def _take_for_granted(settings: Settings, value: object) -> None:
-    """The conversion of a setting that asks for what is always there."""
+    """The conversion of a setting that asks for standard behavior."""
 
 
 def _enable_logging(settings: Settings, value: object) -> None:
@@ -42,7 +42,7 @@ def _enable_logging(settings: Settings, value: object) -> None:
 
 
 def _read_providers(settings: Settings, providers: object) -> None:
-    """The device of the first execution provider, or of what else names one."""
+    """The device of the first execution provider, or of another name."""
     device = _name_device(providers)
     if settings.setdefault("device", device) != device and not str(settings["device"]).startswith(f"{device}:"):
         raise SettingError(f"providers={providers!r} and device={settings['device']!r} are two devices; leave "
@@ -75,13 +75,13 @@ class FormerSetting:
     Parameters
     ----------
     advice : str
-        What to write today, the end of a sentence.
+        Advice for today, the end of a sentence.
     convert : callable, optional
         Changes the settings of today by the value, where the name is an alias; without it the name is refused.
     default : object
         The value that asks for nothing.
     needs : str
-        The setting of the classes that had this one.
+        The setting of the classes that had this setting.
     """
 
     advice: str
@@ -122,7 +122,7 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
                                           "gradient_model(model) writes the gradient"),
 }
 
-#: Settings under words of other libraries that are taken for those of today.
+#: Settings under words of other libraries that are taken for today's.
 SETTING_WORDS: dict[str, FormerSetting] = {
     "epochs": FormerSetting("its name is max_iter", _rename("max_iter"), needs="max_iter"),
 }
@@ -133,7 +133,7 @@ _SGD = {
     "alpha": "write schedule=OptimalSchedule(alpha=...)",
 }
 
-#: By method or class and its argument, what to write today.
+#: By method or class and its argument, advice for today.
 FORMER_ARGUMENTS: dict[tuple[str, str], str] = {
     **{("LearningRateSGD", name): advice for name, advice in _SGD.items()},
     **{("LearningRateSGDNesterov", name): advice for name, advice in _SGD.items()},
@@ -158,7 +158,7 @@ FORMER_ARGUMENTS: dict[tuple[str, str], str] = {
     ("save_onnx_graph", "suffix"): "give each optimizer a folder of its own",
 }
 
-#: By attribute, what to write today.
+#: By attribute, advice for today.
 FORMER_ATTRIBUTES: dict[str, str] = {
     "needs_grad": "learning_rate.state names what is remembered of each weight",
     "build_onnx_function": "set_params builds the graphs anew",
@@ -171,7 +171,7 @@ FORMER_ATTRIBUTES: dict[str, str] = {
 
 
 class FormerAttributes:
-    """A class that answers a former attribute with what to write today, as an AttributeError."""
+    """A class that answers a former attribute with advice, in an AttributeError."""
 
     if not TYPE_CHECKING:  # Type checkers know the attributes of today.
         def __getattr__(self, name: str) -> Any:
@@ -202,7 +202,7 @@ def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:
 
 
 def advise(owner: str, name: str, names: Collection[str]) -> str:
-    """Advice on what to write in place of a former setting or argument.
+    """Advice in place of a former setting or argument.
 
     Parameters
     ----------
@@ -211,12 +211,12 @@ def advise(owner: str, name: str, names: Collection[str]) -> str:
     name : str
         The name that it does not have.
     names : collection of str
-        Those that it has.
+        The names that it has.
 
     Returns
     -------
     str
-        The end of a sentence; empty where the name is no former one.
+        The end of a sentence; empty where the name is no former name.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def accept_words(**words: str) -> Callable[[Function], Function]:
 
 
 def refuse_former_names(function: Function) -> Function:
-    """Decorate a function, so that a former argument is answered with what to write today.
+    """Decorate a function, so that a former argument is answered with advice.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def refuse_former_names(function: Function) -> Function:
 
 
 def _convert(owner: str, former: Mapping[str, FormerSetting], settings: Settings) -> Settings:
-    """The settings of today, with what former ones stand for."""
+    """The settings of today, with the meaning of former settings."""
     today = {n: v for n, v in settings.items() if n not in former}
     for name, setting in former.items():
         value = settings.get(name, setting.default)

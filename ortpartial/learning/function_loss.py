@@ -19,9 +19,9 @@ __all__ = ["FunctionLearningLoss"]
 class FunctionLearningLoss(BaseLearningLoss):
     """ℓ(y, t) = f(y, t), with a Python function f of the prediction and the target, two values.
 
-    ``learning_loss=f`` is short for it. Two of them are equal if their functions are the same, or have the same code
-    and read the same from closures, defaults and globals. One can be pickled where its function can: pickle finds a
-    function by its name in a module, cloudpickle writes any.
+    ``learning_loss=f`` is short for it. Two function losses are equal if their functions are the same, or have the same
+    code and read the same from closures, defaults and globals. They can be pickled where their functions can: pickle
+    finds a function by its name in a module, cloudpickle writes any.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ class LastActivation:
     node : Node
         The activation.
     logits : Value
-        What it reads, in the form of the value.
+        Its input, in the form of the value.
     axis : int or None
         The axis of the value along which a Softmax sums up to 1; None for Sigmoid.
     is_normalized : bool
@@ -50,7 +50,7 @@ def find_last_activation(y: Value) -> LastActivation | None:
     Returns
     -------
     LastActivation or None
-        None where the graph does not show one, as for a variable, or a Softmax along an axis that is reshaped.
+        None where the graph shows none, as for a variable, or a Softmax along an axis that is reshaped.
 
     Examples
     --------

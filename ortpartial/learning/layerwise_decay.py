@@ -13,18 +13,19 @@ __all__ = ["LayerwiseDecay"]
 
 @dataclass(frozen=True)
 class LayerwiseDecay(Piece):
-    """η · decayᵈ for the weights of a layer that d layers follow: the factor of the head is 1, that of the last layer
-    `decay`, and that of the embeddings the smallest.
+    """η · decayᵈ for the weights of a layer that d layers follow.
+
+    The factor of the head is 1, of the last layer `decay`, and of the embeddings the smallest.
 
     A layer is a numbered module: the path up to the first number in the name or alias of a weight, such as
-    ``encoder.layer.5``; what the graph reads before the first one is one layer more, and so is what it reads after the
-    last one. Where names have no numbers, d is the largest number of products with weights on a way to the output that
-    follow. The weights that are not trained count, too.
+    ``encoder.layer.5``; weights before the first layer are a further layer, and so are weights after the last. Where
+    names have no numbers, d is the largest number of products with weights on a way to the output that follow. The
+    weights that are not trained count, too.
 
     Parameters
     ----------
     decay : float
-        The factor from one layer to the one before it, more than 0 and at most 1.
+        The factor from a layer to the layer before it, more than 0 and at most 1.
 
     References
     ----------

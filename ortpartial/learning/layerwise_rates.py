@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.docstrings import document
 from ortpartial.graph import Value, cast, op
 
 from .adaptive_rates import LearningRateAdam
@@ -18,32 +19,19 @@ from .update import apply_step, count_from
 __all__ = ["LearningRateAdafactor", "LearningRateLAMB"]
 
 
+@document(LearningRateAdam, WeightDecay)
 @dataclass(frozen=True)
 class LearningRateLAMB(WeightDecay, LearningRateAdam):
-    """step = ‖w‖/‖u‖ u with u = m̂ / (√v̂ + ε) + λw, or u where a norm is 0; m̂ and v̂ are those of Adam.
+    """step = ‖w‖/‖u‖ u with u = m̂ / (√v̂ + ε) + λw, or u where a norm is 0; m̂ and v̂ are as in Adam.
 
-    The norms are those of a whole weight. One that does not decay, where λ is 0 or by `no_decay`, takes the step u of
-    Adam, unless `always_adapt`. The paper also clips the gradient, which is a setting of its own. Denormal numbers of m
-    and v become 0: see `BaseLearningRate`.
+    The norms are taken over a whole weight. A weight that does not decay, where λ is 0 or by `no_decay`, takes the step
+    u of Adam, unless `always_adapt`. The paper also clips the gradient, which is a setting of its own. Denormal numbers
+    of m and v become 0: see `BaseLearningRate`.
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    beta1 : float
-        β₁, at least 0 and less than 1.
-    beta2 : float
-        β₂, at least 0 and less than 1.
-    epsilon : float
-        ε, more than 0.
-    epsilon_hat : bool
-        As for Adam.
     weight_decay : float
         λ, at least 0: decoupled weight decay, which is part of u.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
     always_adapt : bool
         Whether weights that do not decay are adapted as well.
 
@@ -72,6 +60,7 @@ class LearningRateLAMB(WeightDecay, LearningRateAdam):
         return op.Where(op.Min(a, b) > 0, a / b, 1.0) * u
 
 
+@document(WeightDecay)
 @dataclass(frozen=True)
 class LearningRateAdafactor(WeightDecay):
     """w ← w - min(η, 1/√k) max(ε₂, rms w) u / max(1, rms(u)/d) - ηλw with u = g / √max(v, ε₁²).
@@ -82,14 +71,6 @@ class LearningRateAdafactor(WeightDecay):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
     decay_power : float
         p, at least 0.
     epsilon : float, optional

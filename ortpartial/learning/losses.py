@@ -44,7 +44,7 @@ class SquareLearningLoss(BaseLearningLoss):
     """
 
     def __call__(self, y: Value, t: Value) -> Value:
-        # The gradient of a power is one product; that of e * e is two products and a sum.
+        # The gradient of a power is a product; the gradient of e * e is two products and a sum.
         return (y - t) ** 2
 
 

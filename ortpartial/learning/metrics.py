@@ -18,7 +18,7 @@ from .aliases import suggest
 
 __all__ = ["Metric", "accuracy", "check_metrics", "r2", "resolve_metric"]
 
-#: What a metric compares with the targets.
+#: The predictions that a metric compares with the targets.
 _KINDS = ("prediction", "labels", "quantities", "probabilities", "costs", "ranks", "output")
 
 #: Columns of `history_` that a metric cannot have.
@@ -37,7 +37,7 @@ class Metric:
     name : str, optional
         The column of `history_`, behind ``"val_"`` for validation data; by default the name of the function.
     of : str
-        What the function is given as `y_pred`: ``"labels"``; ``"quantities"``, the expected targets;
+        The kind of `y_pred` that the function is given: ``"labels"``; ``"quantities"``, the expected targets;
         ``"probabilities"`` of shape (n, classes), or of the label 1; ``"costs"``, -log p of each target; ``"ranks"``,
         the number of classes with a higher score than that of the target; ``"output"``, the output of the model as
         `predict` returns it; or ``"prediction"``, which is the labels where the loss has labels, else the quantities.
@@ -51,11 +51,11 @@ class Metric:
     How scores become labels follows the loss: the class of the largest score for a loss of several classes; for a loss
     of single scores 1 where a raw score is more than 0, or a probability, of ``from_logits=False``, more than 0.5. A
     graph that holds its own loss, and a module that computes its loss itself, have no loss that could be asked: whole
-    numbers as targets are labels there, of classes where the output has one axis more, and of single scores where it
-    has as many numbers; these are probabilities where the graph ends in Softmax or Sigmoid.
+    numbers as targets are labels there, of classes where the output has an axis more, and of single scores where it has
+    as many numbers; the scores are probabilities where the graph ends in Softmax or Sigmoid.
 
-    Tokens, pixels and several columns of classes are compared one by one; what has a weight of 0, as the label that
-    does not count, is left out. Columns of several labels are given as they are, of shape (rows, labels).
+    Tokens, pixels and several columns of classes are compared singly; elements of weight 0, such as labels that do not
+    count, are left out. Columns of several labels are given as they are, of shape (rows, labels).
 
     Examples
     --------
@@ -152,8 +152,7 @@ def _mean(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _count(t: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The classes, and the weights that are hit, predicted and true of each; of several columns, those of the label 1
-    in each."""
+    """The classes, and the weights hit, predicted and true of each; of several columns, of the label 1 in each."""
     if t.ndim > 1:
         hit, predicted, true = ((w[:, None] * a).sum(axis=0, dtype=np.float64) for a in (t * y, y, t))
         return np.arange(t.shape[1]), hit, predicted, true
@@ -218,7 +217,7 @@ def perplexity(t: np.ndarray, costs: np.ndarray, sample_weight: np.ndarray) -> f
 
 
 def roc_auc(t: np.ndarray, p: np.ndarray, sample_weight: np.ndarray) -> float:
-    """The area under the ROC curve, NaN where there is one label; of classes, the mean of each against all others.
+    """The area under the ROC curve, NaN where there is a single label; of classes, the mean of each against all others.
 
     That is ``sklearn.metrics.roc_auc_score(multi_class="ovr")``, over the classes that targets have.
     """
@@ -234,7 +233,7 @@ def roc_auc(t: np.ndarray, p: np.ndarray, sample_weight: np.ndarray) -> float:
 
 
 def _area(is_true: np.ndarray, scores: np.ndarray, w: np.ndarray) -> float:
-    """Σ w₁w₀ [s₁ > s₀] / Σ w₁w₀ over pairs of a true and a false one, of which equal scores count ½."""
+    """Σ w₁w₀ [s₁ > s₀] / Σ w₁w₀ over pairs of a true and a false score, of which equal scores count ½."""
     _, group = np.unique(scores, return_inverse=True)
     true, false = np.bincount(group, w * is_true), np.bincount(group, w * ~is_true)
     pairs = true.sum() * false.sum()
@@ -254,7 +253,7 @@ def _to_columns(t: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray
 
 
 def r2(t: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
-    """1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns that count; a constant one counts 1 if met, else 0.
+    """1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns that count; a constant column counts 1 if met, else 0.
 
     Parameters
     ----------
@@ -315,7 +314,7 @@ def _name_all() -> dict[str, Metric]:
 
 _METRICS = _name_all()
 
-#: What other libraries call metrics.
+#: Names of metrics in other libraries.
 _ALIASES = {
     **dict.fromkeys(("acc", "accuracyscore", "categoricalaccuracy", "sparsecategoricalaccuracy", "binaryaccuracy",
                      "validationaccuracy", "valaccuracy"), "'accuracy'"),
@@ -335,9 +334,9 @@ def resolve_metric(metric: object) -> Metric:
     ----------
     metric : str, callable or Metric
         ``"accuracy"``, ``"balanced_accuracy"``, ``"precision"``, ``"recall"``, ``"f1"``, of the label 1, and with
-        "_macro", "_micro" or "_weighted" of all classes, ``"top_5_accuracy"`` and those of other numbers,
-        ``"roc_auc"``, ``"log_loss"``, ``"perplexity"``, ``"r2"``, ``"mse"``, ``"rmse"``, ``"mae"``. With "train_"
-        before the name, the metric is that of the rows that are trained.
+        "_macro", "_micro" or "_weighted" of all classes, ``"top_5_accuracy"``, also of other numbers, ``"roc_auc"``,
+        ``"log_loss"``, ``"perplexity"``, ``"r2"``, ``"mse"``, ``"rmse"``, ``"mae"``. With "train_" before the name, the
+        metric is that of the rows that are trained.
 
     Returns
     -------
@@ -377,7 +376,7 @@ def check_metrics(metrics: object) -> tuple[MetricLike, ...]:
     Parameters
     ----------
     metrics : sequence of str, callable or Metric
-        The setting, or one of them.
+        The setting, or a single metric.
 
     Returns
     -------
@@ -386,7 +385,7 @@ def check_metrics(metrics: object) -> tuple[MetricLike, ...]:
     Raises
     ------
     SettingError
-        It holds what is no metric, or two of one name, or the name of another column of `history_`.
+        It holds an object that is no metric, or two of the same name, or the name of another column of `history_`.
     """
     if isinstance(metrics, (str, Metric)) or callable(metrics):
         metrics = (metrics,)

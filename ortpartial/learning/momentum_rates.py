@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
+from ortpartial.docstrings import document
 from ortpartial.graph import Value, op
 
 from .base import check_number
@@ -14,20 +15,10 @@ from .update import decay
 __all__ = ["LearningRateLion", "LearningRateSGD", "LearningRateSGDNesterov"]
 
 
+@document(WeightDecay)
 @dataclass(frozen=True)
 class LearningRateSGD(WeightDecay):
     """step = g + λw.
-
-    Parameters
-    ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
 
     References
     ----------
@@ -48,6 +39,7 @@ class LearningRateSGD(WeightDecay):
         return g, ()
 
 
+@document(WeightDecay)
 @dataclass(frozen=True)
 class LearningRateSGDNesterov(WeightDecay):
     """v = μv + g;  step = g + μv + λw, or v + λw without `nesterov`.
@@ -56,14 +48,6 @@ class LearningRateSGDNesterov(WeightDecay):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
     momentum : float
         μ, at least 0 and less than 1.
     nesterov : bool
@@ -95,6 +79,7 @@ class LearningRateSGDNesterov(WeightDecay):
         return g + self.momentum * v if self.nesterov else v, (v,)
 
 
+@document(WeightDecay)
 @dataclass(frozen=True)
 class LearningRateLion(WeightDecay):
     """step = sign(β₁m + (1-β₁)g) + λw;  m = β₂m + (1-β₂)g.
@@ -104,14 +89,6 @@ class LearningRateLion(WeightDecay):
 
     Parameters
     ----------
-    eta0 : float
-        η₀, the first step size, more than 0.
-    schedule : Schedule or str
-        η(k), the step size at batch k: "constant", "invscaling", "optimal", or a `Schedule`.
-    weight_decay : float
-        λ, at least 0: decoupled weight decay, see `WeightDecay`.
-    no_decay : str or sequence of str
-        Weights that do not decay: names, aliases, patterns, and ``"vectors"`` for all of rank one or less.
     beta1 : float
         β₁, at least 0 and less than 1.
     beta2 : float

@@ -28,15 +28,15 @@ class NextTokenLearningLoss(BaseLearningLoss):
 
     The labels are the token ids themselves, as they are shifted inside: logits of shape (rows, tokens, vocabulary) have
     labels of shape (rows, tokens), and an array of ids is both input and target. The mean is over the labels that
-    count, of all rows of a batch: those but `ignore_index` and the first of each row. A row, or a batch, without any
-    has a loss and a gradient of 0. Weights of rows, or of labels, multiply costs and counts.
+    count, of all rows of a batch: all but `ignore_index` and the first of each row. A row, or a batch, without any has
+    a loss and a gradient of 0. Weights of rows, or of labels, multiply costs and counts.
 
     Parameters
     ----------
     ignore_index : int or None
-        The label of tokens that do not count, such as those that pad a row; None for no such label. Others are 0 to
-        the size of the vocabulary less 1: `fit` and `TrainingSession` refuse one out of range, and a graph of your own
-        takes it for a label without a cost.
+        The label of tokens that do not count, such as padding of a row; None for no such label. Others are 0 to the
+        size of the vocabulary less 1: `fit` and `TrainingSession` refuse labels out of range, which a graph of your own
+        takes for labels without a cost.
 
     Notes
     -----
@@ -47,7 +47,7 @@ class NextTokenLearningLoss(BaseLearningLoss):
     Costs are computed in float32 at least. A step computes large logits, and their gradient, in chunks of tokens, so
     that they never exist as a whole: a chunk has 2²³ numbers, or 128 tokens where that is more. That takes a head that
     is not trained: a product with a matrix, packed or not, and perhaps a bias, a cap or a cast. Other logits, and those
-    of mixed precision, are computed once, and their softmax takes their place.
+    of mixed precision, are computed once, and their softmax replaces them.
 
     References
     ----------
@@ -115,8 +115,8 @@ class NextTokenLearningLoss(BaseLearningLoss):
         return -1 if self.ignore_index is None else self.ignore_index
 
     def _follow(self, t: Value) -> Value:
-        """At each token the label of the next one, and at the last token one that does not count."""
-        # Not a Pad by -1 and 1, which reads foreign memory where a row has one token, in onnxruntime 1.19.2.
+        """At each token the label of the next, and at the last token the label that does not count."""
+        # Not a Pad by -1 and 1, which reads foreign memory where a row has a single token, in onnxruntime 1.19.2.
         return op.Slice(op.Pad(t, [0, 0, 0, 1], self._padding), [1], [_END], [1]).stated(t.shape)
 
     def labels(self, y: np.ndarray) -> np.ndarray:

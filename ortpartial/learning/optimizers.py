@@ -22,7 +22,7 @@ __all__ += adaptive_rates.__all__
 __all__ += layerwise_rates.__all__
 __all__ += momentum_rates.__all__
 
-#: By short name, the usual ones first.
+#: By short name, the usual first.
 _NAMES: dict[str, type[BaseLearningRate]] = {
     "SGD": LearningRateSGD, "Nesterov": LearningRateSGDNesterov, "Adam": LearningRateAdam, "AdamW": LearningRateAdamW}
 _NAMES |= {name.removeprefix("LearningRate"): vars(family)[name]

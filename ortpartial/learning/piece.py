@@ -25,7 +25,7 @@ Instance = TypeVar("Instance")
 class Piece(NamedSettings, metaclass=PieceType):
     """An object of settings with a formula: a dataclass, frozen or not, or a class with an ordinary constructor.
 
-    Two pieces are equal if they are of one class and hold the same: see `fingerprint`.
+    Two pieces are equal if they have the same class and equal contents: see `fingerprint`.
 
     Examples
     --------
@@ -58,12 +58,12 @@ class Piece(NamedSettings, metaclass=PieceType):
 
 
 def is_settled(piece: object) -> bool:
-    """Whether a piece never changes: one of the library, of numbers and strings.
+    """Whether a piece never changes: a piece of the library, of numbers and strings.
 
     Parameters
     ----------
     piece : object
-        A piece, or a setting of one.
+        A piece, or a setting of it.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def list_settings(piece: object) -> Settings:
 
 
 def _list_arguments(piece: Piece) -> list[str]:
-    """The names of the arguments of an ordinary constructor; none where it takes any number of positional ones."""
+    """The names of the arguments of an ordinary constructor; none where it takes any number of positional arguments."""
     parameters = list(inspect.signature(type(piece).__init__).parameters.values())[1:]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return []
@@ -158,7 +158,7 @@ def replace_settings(piece: Instance, **changes: object) -> Instance:
         for name, value in changes.items():
             object.__setattr__(new, name, value)
     present = list_attributes(new)
-    for name, value in list_attributes(piece).items():  # what was assigned after the constructor
+    for name, value in list_attributes(piece).items():  # attributes assigned after the constructor
         if name not in present:
             object.__setattr__(new, name, value)
     return new

@@ -18,10 +18,10 @@ from .metrics import Metric
 
 __all__ = ["Meter", "Prediction", "are_classes", "explain_classes", "guess_loss", "is_one_hot"]
 
-#: Rows that tell what kind of targets there are.
+#: Rows that tell the kind of targets.
 _READ = 1024
 
-#: Targets, what is compared with them, and weights.
+#: Targets, predictions to compare, and weights.
 Compared = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -36,7 +36,7 @@ class Prediction:
     weight : numpy.ndarray or None
         Weights of the rows, of shape (rows,), or of the elements, of the shape of the target; None for 1.
     loss : BaseLearningLoss
-        What says how scores become labels and probabilities.
+        The loss, which turns scores into labels and probabilities.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class Prediction:
     loss: BaseLearningLoss
 
     def compare(self, of: str) -> Compared:
-        """Targets, what a metric compares with them, and weights.
+        """Targets, predictions to compare, and weights.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Prediction:
 
     @property
     def _scores(self) -> np.ndarray | None:
-        """The scores of the classes, along the last axis behind those of the target; None for single scores."""
+        """The scores of the classes, along the last axis behind the axes of the target; None for single scores."""
         return self.loss.class_scores(self.output)
 
     def labels(self) -> Compared:
@@ -126,7 +126,7 @@ class Prediction:
         return self._align(-self._take_target(self._normalize(scores)))
 
     def ranks(self) -> Compared:
-        """The number of classes with a higher score than that of the target; of equal ones, those behind it."""
+        """The number of classes with a higher score than the target; of equal scores, the classes behind it."""
         if (scores := self._scores) is None:
             raise SettingError(f"{type(self.loss).__name__} has no scores of several classes that could be ranked.")
         own = self._take_target(scores)[..., None]
@@ -146,7 +146,7 @@ class Prediction:
         return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
     def _take_target(self, scores: np.ndarray) -> np.ndarray:
-        """The score of the class that is the target; of one that does not count, that of any class."""
+        """The score of the target class; any score where the label does not count."""
         index = np.clip(self.target, 0, scores.shape[-1] - 1)[..., None]
         return np.take_along_axis(scores, index, axis=-1)[..., 0]
 
@@ -155,7 +155,7 @@ class Prediction:
         return np.ones(len(self.target)) if self.weight is None else self.weight.astype(np.float64)
 
     def _align(self, y: np.ndarray) -> Compared:
-        """Targets, what is compared and weights, one by one without what has no weight; columns of labels by row."""
+        """Targets, predictions and weights, singly and without weights of 0; columns of labels by row."""
         t, w = self.target, self._row_weights
         if t.dtype.kind == "f" and (np.rint(t) == t).all():
             t = t.astype(np.int64)
@@ -206,12 +206,12 @@ def guess_loss(output: np.ndarray, target: np.ndarray, *, are_probabilities: boo
 
 
 def is_one_hot(target: np.ndarray) -> bool:
-    """Whether targets are labels as one-hot rows, in which one of several columns is 1 and the others are 0.
+    """Whether targets are labels as one-hot rows, in which a single column is 1 and the others are 0.
 
     Parameters
     ----------
     target : numpy.ndarray of shape (rows, columns)
-        The targets, of which the first ones are read.
+        The targets, of which the first are read.
 
     Returns
     -------
@@ -292,7 +292,7 @@ def explain_classes(target: np.ndarray, what: str, who: str, otherwise: str, los
 
 
 class Meter:
-    """The metrics of the predictions of many batches, of which it keeps what the metrics compare.
+    """The metrics of the predictions of many batches, of which it keeps the numbers that the metrics compare.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ class Meter:
 
 
 def _join(output: str, batches: Sequence[Compared]) -> Compared:
-    """The rows of all batches in one array."""
+    """The rows of all batches in an array."""
     try:
         t, y, w = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     except ValueError:

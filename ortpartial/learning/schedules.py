@@ -44,7 +44,7 @@ class InvScalingSchedule(Schedule):
 
     Notes
     -----
-    k counts batches, and samples in scikit-learn: both are the same with batches of one row.
+    k counts batches, and samples in scikit-learn: both are the same with batches of a single row.
 
     References
     ----------
@@ -113,7 +113,7 @@ class WarmUpSchedule(Schedule):
     Parameters
     ----------
     schedule : Schedule or str
-        s, a `Schedule` or the name of one.
+        s, a `Schedule` or its name.
     n : int
         Number of batches of the warm-up, at least 1.
     from_zero : bool
@@ -122,8 +122,8 @@ class WarmUpSchedule(Schedule):
     References
     ----------
     P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.2. In torch it is
-    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``. Those of transformers, such as
-    ``get_linear_schedule_with_warmup``, begin at 0: ``WarmUpSchedule("linear", n, from_zero=True)``.
+    ``SequentialLR([LinearLR(start_factor=1/n, total_iters=n-1), s], milestones=[n])``. The schedules of transformers,
+    such as ``get_linear_schedule_with_warmup``, begin at 0: ``WarmUpSchedule("linear", n, from_zero=True)``.
 
     Examples
     --------
@@ -191,21 +191,21 @@ class StepSchedule(Schedule):
 class ReduceOnPlateauSchedule(PlateauSchedule):
     """η = s(k) · γᵐ: a schedule s, multiplied by γ each time the loss has not fallen for more than `patience` epochs.
 
-    The loss of an epoch is that of the validation data, at each validation, or that of the training where there are
-    none. It has fallen where it is less than (1 - `threshold`) times the least one so far. A reduction compiles nothing
-    anew, and belongs to the state of a training: a pickle goes on with it, a new `fit` starts without, and a training
-    that is stored in a model keeps its last step size.
+    The loss of an epoch is the validation loss, at each validation, or the training loss without validation data. It
+    has fallen where it is less than (1 - `threshold`) times the least so far. A reduction compiles nothing anew, and
+    belongs to the state of a training: a pickle goes on with it, a new `fit` starts without, and a training that is
+    stored in a model keeps its last step size.
 
     Parameters
     ----------
     schedule : Schedule or str
-        s, a `Schedule` or the name of one.
+        s, a `Schedule` or its name.
     factor : float
         γ, more than 0 and less than 1.
     patience : int
         Number of losses in a row that have not fallen and change nothing, at least 0.
     threshold : float
-        By which share of the least loss another one has to be less, at least 0 and less than 1.
+        The share of the least loss by which another has to be less, at least 0 and less than 1.
     cooldown : int
         Number of losses after a reduction that do not count, at least 0.
     minimum : float
@@ -258,10 +258,10 @@ class ReduceOnPlateauSchedule(PlateauSchedule):
         loss : float
             The loss.
         scale : float
-            What they were multiplied by, γᵐ.
+            Their present factor, γᵐ.
         memory : numpy.ndarray of shape (3,)
-            The least loss, the number of losses in a row that have not fallen, and that of losses that do not count:
-            `first_memory`, or what the former call returned.
+            The least loss, the number of losses in a row that have not fallen, and the number of losses that do not
+            count: `first_memory`, or the result of the former call.
         eta0 : float
             η₀, the first step size.
 

@@ -1,5 +1,4 @@
-"""The weight update w - η · step, fused into the operators of the step; the decay of optimizer states, which flushes
-denormal numbers; and the bias correction 1 - βᵏ."""
+"""The weight update w - η · step, fused into the operators of the step; decay of states; bias correction 1 - βᵏ."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from ortpartial.limits import limits
 
 __all__ = ["apply_step", "count_from", "decay", "drop_flushes", "one_minus_power", "share_flushes"]
 
-#: Batches from one flush to the next: it takes as long as some products, and one with denormals as long as ten or more.
+#: Batches between flushes: a flush takes as long as some products, with denormals as long as ten or more.
 _FLUSH_EVERY = 32
 
 #: The name of an If that flushes.
@@ -34,7 +33,7 @@ _FLUSH = "flush_denormals"
 
 
 def count_from(start: int, k: Value) -> Value:
-    """The number of the batch since an optimizer took the place of another one; k itself in a training from the start.
+    """The number of the batch since an optimizer replaced another; k itself in a training from the start.
 
     Parameters
     ----------
@@ -52,11 +51,11 @@ def count_from(start: int, k: Value) -> Value:
 
 
 def decay(beta: float | Value, s: Value, k: Value) -> Value:
-    """βs, where every 32nd batch turns the denormal numbers of s, in float32 those below 1.2e-38, into 0.
+    """βs, where every 32nd batch turns the denormal numbers of s, in float32 numbers below 1.2e-38, into 0.
 
     Once gradients are 0, a state that decays becomes denormal and stays so, as 0.9 n rounds to n where n is less than
     five units in the last place; processors take ten to a hundred times as long for such numbers. A flush in every
-    batch would slow down all trainings. When one is due follows from k alone, so that all engines compute the same.
+    batch would slow down all trainings. The time of a flush follows from k alone, so that all engines compute the same.
 
     float16 is left alone: its denormals, below 6.1e-5, occur in any training, and onnxruntime computes it in float32.
 
@@ -88,13 +87,13 @@ def decay(beta: float | Value, s: Value, k: Value) -> Value:
 
 
 def _flush_if(due: Value, flushed: Subgraph, plain: Subgraph) -> tuple[Value, ...]:
-    """The values of one of two branches."""
+    """The values of either branch."""
     branches = {"then_branch": flushed, "else_branch": plain}
     return make_node(schema_of("If", "", OPSET), [due], branches, name=_FLUSH).outputs
 
 
 def share_flushes(values: Sequence[Value]) -> list[Value]:
-    """The updates of several weights, in which the small ones flush in one If: each takes most of a microsecond.
+    """The updates of several weights, in which small weights flush in a common If: each takes most of a microsecond.
 
     Parameters
     ----------
@@ -174,7 +173,7 @@ def apply_step(w: Value, eta: Value, step: Value) -> Value:
     if eta.array is None or w.dtype != np.float32 or node is None:
         return w - eta * step
     if (rows := _match_sum_of_rows(node)) is not None:
-        # Not the sum with -η: as an addend of the product, w would swallow small terms one by one.
+        # Not the sum with -η: as an addend of the product, w would swallow small terms singly.
         return w - op.MatMul(constant(np.full((rows.shape or ())[:1], eta.array, w.dtype)), rows)
     if _is_plain_gemm(node):
         if _adds_at_once(node):
@@ -193,8 +192,8 @@ def _is_plain_gemm(node: Node | None) -> TypeGuard[Node]:
 def _adds_at_once(node: Node) -> bool:
     """Whether a Gemm computes its product before it adds it to its addend, so that this is rounded once.
 
-    onnxruntime 1.19 to 1.32 adds a product of one row in parts of two terms, and others in parts of 128 or more: an
-    update of some units in the last place of a weight would be lost.
+    onnxruntime 1.19 to 1.32 adds a product of a single row in parts of two terms, and others in parts of 128 or more:
+    an update of some units in the last place of a weight would be lost.
     """
     a, rows, depth = node.inputs[0], *((1, 0) if node.attribute("transA") else (0, 1))
     shape = (None, None) if a is None or a.shape is None else a.shape

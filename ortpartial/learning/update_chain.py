@@ -49,7 +49,7 @@ class Accumulation(Piece):
 ChainLink: TypeAlias = (BaseLearningPenalty | Accumulation | GradientClipping | BaseLearningRate | str | Schedule
                         | LayerwiseDecay | Mapping[str, float] | WeightAverage)
 
-#: By the setting that a part is: its rank in a chain, and what it is called.
+#: By the setting that a part is: its rank in a chain, and its name.
 _ORDER = {"learning_penalty": (0, "a penalty"), "accumulate": (1, "an Accumulation"),
           "gradient_clipping": (2, "a GradientClipping"), "learning_rate": (3, "an optimizer"),
           "schedule": (4, "a schedule"), "rate_factors": (4, "factors of rates"), "averaging": (5, "a weight average")}
@@ -112,11 +112,11 @@ class Chain(Piece):
 
     @property
     def neutral(self) -> Settings:
-        """The settings without what it asks for, but for the optimizer."""
+        """The neutral values of its settings, but for the optimizer."""
         return {n: _NEUTRAL[n] for n in self.settings if n in _NEUTRAL}
 
 
-#: What the setting `learning_rate` takes: a name, a step size, an optimizer, or a chain with one.
+#: The values of the setting `learning_rate`: a name, a step size, an optimizer, or a chain with one.
 RateLike: TypeAlias = str | float | BaseLearningRate | Chain
 
 
@@ -124,7 +124,7 @@ def chain(*links: ChainLink) -> Chain:
     """Compose the update of the weights from its parts, for the setting `learning_rate`.
 
     It stands for the settings `learning_penalty`, `accumulate`, `gradient_clipping`, `learning_rate`, `rate_factors`
-    and `averaging`, to the last bit, and may have other settings beside it, but not one of them twice.
+    and `averaging`, to the last bit, and may have other settings beside it, but none of them twice.
 
     Parameters
     ----------
@@ -166,14 +166,14 @@ def _find_setting(link: object) -> str:
 
 
 def expand_chain(settings: Entries, names: Mapping[str, str] | None = None) -> Settings:
-    """Settings with those that a chain stands for in its place.
+    """Settings with the settings of a chain in its place.
 
     Parameters
     ----------
     settings : dict of str to object
         Settings, of which `learning_rate` may be a `Chain`.
     names : dict of str to str, optional
-        What settings are called where they have other names.
+        The names of settings where they differ.
 
     Returns
     -------

@@ -17,11 +17,11 @@ __all__ = ["PieceType", "check_integer", "check_number", "resolve_piece"]
 
 
 class PieceType(ABCMeta):
-    """The metaclass of losses, penalties, optimizers and schedules, whose methods stand beside those of dataclasses.
+    """The metaclass of losses, penalties, optimizers and schedules, which adds its methods to those of dataclasses.
 
     ``dataclass`` writes ``__eq__``, ``__hash__`` and ``__repr__`` into a class that does not have them, which know its
-    fields alone: each class has those of its base. ``dataclass(frozen=True)`` writes a ``__setattr__``: in its place,
-    assigning a setting says how it is changed.
+    fields alone: each class has the methods of its base. ``dataclass(frozen=True)`` writes a ``__setattr__``: in its
+    place, assigning a setting says how it is changed.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class PieceType(ABCMeta):
 
 
 def _refuse_assignment(piece: Any, name: str, value: object) -> None:
-    """``__setattr__`` of a piece whose class is a frozen dataclass, or of one that is derived from such a class."""
+    """``__setattr__`` of a piece whose class is a frozen dataclass, or derived from such a class."""
     parameters = vars(type(piece)).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
         object.__setattr__(piece, name, value)
@@ -134,7 +134,7 @@ def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
         The base class; its ``setting`` names the setting in errors.
     choice : kind, type or str
         An object is returned as it is, a class is constructed with its defaults and a `FutureWarning`, a name is a key
-        of `table` or the name of one of its classes.
+        of `table` or the name of a class in it.
     table : dict of str to type
         Classes by short name, of which case is ignored.
 
@@ -157,10 +157,10 @@ def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     setting = getattr(kind, "setting", kind.__name__)
     if isinstance(choice, type) and issubclass(choice, kind):
         return _construct(setting, choice)
-    # Two names of a class are known, and one is listed.
+    # Two names of a class are known, of which the first is listed.
     names = [n for i, (n, cls) in enumerate(table.items()) if cls not in list(table.values())[:i]]
     if not isinstance(choice, str):
-        # A class or an object of another library, torch.optim.Adam for example, has a name that says what is meant.
+        # A class or an object of another library, torch.optim.Adam for example, has a name that tells the meaning.
         other = choice if isinstance(choice, type) else type(choice)
         meant = "" if other.__module__ == "builtins" else suggest(other.__name__, table, CHOICES.get(setting, {}))
         guess = f" Did you mean {meant}?" if meant else ""

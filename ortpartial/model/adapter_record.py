@@ -38,15 +38,15 @@ class Target:
     inputs, outputs : int
         Features that go in, and that come out.
     start, stop : int
-        The columns of the product that are this target, where several projections are one product.
+        The columns of the product that are this target, where several projections share a product.
     scale : float
-        What the adapter's own product is multiplied by: alpha / rank.
+        The factor of the adapter's own product: alpha / rank.
     feedforward : bool
-        Whether IA3 scales what goes in, and not what comes out.
+        Whether IA3 scales the input, and not the output.
     weights : dict of str to str
-        The adapter's initializers: of ``"lora_A"``, ``"lora_B"``, ``"magnitude"`` and ``"ia3_l"`` those that there are.
+        The adapter's initializers: present among ``"lora_A"``, ``"lora_B"``, ``"magnitude"`` and ``"ia3_l"``.
     module : str, optional
-        What Hugging Face calls the module, of which it may be a part.
+        The name of the module in Hugging Face, of which it may be a part.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: small trained weights beside the frozen ones of a model.
+    """An adapter: small trained weights beside the frozen weights of a model.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def is_base(proto: ModelProto, adapter: Adapter) -> bool:
 
 
 def read_adapter(proto: ModelProto) -> Adapter | None:
-    """The record of the adapter that a model holds, if it holds one.
+    """The record of the adapter that a model holds, if any.
 
     Parameters
     ----------

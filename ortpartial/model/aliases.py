@@ -24,7 +24,7 @@ __all__ = ["Alias", "AliasDict", "find_aliases", "find_module_names", "find_name
 
 _GENERATED = re.compile(r"onnx::.+|_?val_\d+|\d+")
 
-#: What torch calls the parameters of a module, by the operator that reads them and the number of the input.
+#: torch's names for the parameters of a module, by the operator that reads them and the number of the input.
 _PARAMETERS: dict[str, dict[int, str]] = {
     **{layer: {1: "weight", 2: "bias"} for layer in (
         "Conv", "ConvTranspose", "Gemm", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "PRelu",
@@ -45,7 +45,7 @@ class Alias:
     initializer : str
         The initializer.
     transposed : bool
-        Whether it is the transpose of what the name stands for, a parameter of a torch module.
+        Whether it is the transpose of the parameter of a torch module that the name stands for.
     """
 
     initializer: str
@@ -157,7 +157,7 @@ def name_parameter_input(node: NodeProto, i: int, computed: Mapping[str, NodePro
 
 
 def _name_parameter(node: NodeProto, i: int, computed: Mapping[str, NodeProto]) -> str | None:
-    """The name of the parameter that a node reads as its input i, if it is one of a module."""
+    """The name of the parameter that a node reads as its input i, if it belongs to a module."""
     scope, parameter = read_scope(node), name_parameter_input(node, i, computed)
     if scope is None or parameter is None:
         return None
@@ -215,10 +215,10 @@ def find_module_names(arrays: Mapping[str, np.ndarray], module: object) -> dict[
 
 
 def find_names_by_scope(graph: GraphProto, arrays: Mapping[str, np.ndarray], module: object) -> dict[str, Alias]:
-    """Aliases of initializers with generated names that only nodes of one module read, from the tensors of this module.
+    """Aliases of initializers with generated names that nodes of a single module read, from the tensors of this module.
 
-    Of the tensors of the module, one alone has the content of the initializer, in another shape maybe. Fresh weights of
-    a number, which content alone does not tell apart, have names in this way.
+    A single tensor of the module has the content of the initializer, maybe in another shape. Fresh weights of a number,
+    which content alone does not tell apart, have names in this way.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def _digest(a: np.ndarray) -> tuple[tuple[int, ...], bytes]:
 
 
 def _group(pairs: Iterable[tuple[Hashable, str]]) -> dict[Hashable, list[str]]:
-    """Names by what they have in common."""
+    """Names by their common key."""
     groups: dict[Hashable, list[str]] = defaultdict(list)
     for key, name in pairs:
         groups[key].append(name)

@@ -20,7 +20,7 @@ __all__ = ["flush", "flush_folder", "make_folder", "replace_file", "write_files"
 
 _TEMPORARY = ".ortpartial-{}.tmp"
 
-#: What to do about an error of the system.
+#: Advice about errors of the system.
 _HINTS = {
     errno.ENOENT: "create its folder first",
     errno.EACCES: "choose a folder that can be written to",
@@ -33,10 +33,10 @@ _HINTS = {
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of another one at the end of the context.
+    """A file to write to, which replaces another at the end of the context.
 
-    Its writer holds a lock on it until then: a temporary file without one is left of a process that was killed, and is
-    removed by the next one that writes into the folder.
+    Its writer holds a lock on it until then: a temporary file without a lock is left of a process that was killed, and
+    is removed by the next that writes into the folder.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     Raises
     ------
     OSError
-        The file cannot be written, and the former one remains.
+        The file cannot be written, and the former file remains.
     """
     with _naming(path):
         if path.exists() and not path.is_file():  # A device or a pipe has no content that could be lost.
@@ -106,14 +106,14 @@ def make_folder(path: Path) -> Iterator[Path]:
 def write_files(contents: Mapping[str, bytes], folder: str | os.PathLike[str]) -> dict[str, Path]:
     """Write files into a folder, which is complete or not there whenever the process ends.
 
-    In a folder that is there, all files are written before the first takes the place of a former one.
+    In an existing folder, all files are written before the first replaces a former file.
 
     Parameters
     ----------
     contents : dict of str to bytes
-        By the name of the file; the first one is replaced last.
+        By the name of the file; the first is replaced last.
     folder : path
-        The folder, which is made with those that it is in.
+        The folder, which is made with its parents.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def write_files(contents: Mapping[str, bytes], folder: str | os.PathLike[str]) -
     Raises
     ------
     OSError
-        A file cannot be written; all former ones remain.
+        A file cannot be written; all former files remain.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def write_files(contents: Mapping[str, bytes], folder: str | os.PathLike[str]) -
 
 
 def flush(file: BinaryIO) -> None:
-    """Wait until what was written is on the disk.
+    """Wait until the written data are on the disk.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A context in which errors of the system name this path in place of a temporary one, and say what to do."""
+    """A context in which errors of the system name this path in place of a temporary file, with advice."""
     try:
         yield
     except OSError as e:

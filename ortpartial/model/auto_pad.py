@@ -25,7 +25,7 @@ _ZEROS = {"ConvInteger": 2, "QLinearConv": 2}
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
-#: From the outputs of a padded node to those of the node.
+#: From the outputs of a padded node to the outputs of the node.
 Finish = Callable[[Sequence[Value]], "list[Value]"]
 
 
@@ -50,7 +50,7 @@ class _Windows:
                                                   for e, s in zip(self.extent, self.strides, strict=True))
 
     def split(self, total: Any) -> tuple[Any, Any]:
-        """Totals of padding, before and after: what is odd comes after if `upper`."""
+        """Totals of padding, before and after: an odd element comes after if `upper`."""
         less = total // 2 if isinstance(total, int) else total / constant(2, np.int64)
         return (less, total - less) if self.upper else (total - less, less)
 
@@ -65,7 +65,7 @@ def _read_windows(op_type: str, kernel: Sequence[object], attributes: Attributes
     sizes = [k if isinstance(k, int) else None for k in kernel]
     if not ones or not len(strides) == len(dilations) == len(ones) or min(
             *strides, *dilations, *(k for k in sizes if k is not None)) < 1:
-        return None  # The checks of the runtime say what is wrong.
+        return None  # The checks of the runtime report the error.
     return _Windows(sizes, strides, dilations, automatic == "SAME_UPPER")
 
 
@@ -99,7 +99,7 @@ def is_missized(node: NodeProto) -> bool:
     Returns
     -------
     bool
-        True where one may begin there.
+        True where a window may begin there.
     """
     if node.op_type not in _POOLS or node.domain not in ("", "ai.onnx"):
         return False
@@ -120,7 +120,7 @@ def _is_misread(node: NodeProto, graph: GraphProto) -> bool:
 
 def write_pads(op_type: str, inputs: Sequence[Value | None],
                attributes: Attributes) -> tuple[Inputs, Settings, Finish] | None:
-    """A node with auto_pad SAME, or a pool with ceil_mode, as one with pads, or behind a Pad.
+    """A node with auto_pad SAME, or a pool with ceil_mode, as a node with pads, or behind a Pad.
 
     A Pad it is where pads depend on sizes that are not known, or are larger than a pool may have.
 
@@ -136,8 +136,9 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     Returns
     -------
     tuple of list of Value or None, dict of str to object and callable, or None
-        Its inputs and attributes, and what turns its outputs into those of the node. None for a node without either,
-        where no window of a pool begins behind its input, and where every runtime pads right whatever the sizes are.
+        Its inputs and attributes, and the function from its outputs to the outputs of the node. None for a node without
+        either, where no window of a pool begins behind its input, and where every runtime pads right whatever the sizes
+        are.
 
     Examples
     --------
@@ -156,7 +157,7 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
     windows, x = _read_windows(op_type, kernel, attributes), inputs[0]
     if windows is None:
         return None
-    # With auto_pad there is one window for each stride that begins, in either mode of rounding.
+    # With auto_pad there is a window for each stride that begins, in either mode of rounding.
     rest = {n: 0 if n == "ceil_mode" else a for n, a in attributes.items() if n not in ("auto_pad", "pads")}
     totals = _find_totals(x, windows)
     if totals is None and windows.always_fit:
@@ -170,13 +171,13 @@ def write_pads(op_type: str, inputs: Sequence[Value | None],
 
 
 def _are_smaller(pads: Sequence[int], kernel: Sequence[int | None]) -> bool:
-    """Whether pads are smaller than the kernel, as those of a pool must be; dilations may ask for others."""
+    """Whether pads are smaller than the kernel, as a pool requires; dilations may ask for others."""
     return all(p < (k or 0) for p, k in zip(pads, [*kernel, *kernel], strict=True))
 
 
 @dataclass(frozen=True)
 class _Rounded:
-    """The windows of a pool with ceil_mode, of which one may begin behind the input: its numbers along each axis.
+    """The windows of a pool with ceil_mode, of which the last may begin behind the input: its numbers along each axis.
 
     onnxruntime 1.19.2 keeps such a window, which its inference of shapes leaves out; 1.32.0 does the contrary.
     """
@@ -207,7 +208,7 @@ class _Rounded:
 
 
 def _read_rounded(op_type: str, attributes: Attributes) -> _Rounded | None:
-    """The windows of a pool with ceil_mode, if one may begin behind its input."""
+    """The windows of a pool with ceil_mode, if any may begin behind its input."""
     kernel = attributes.get("kernel_shape") or ()
     if op_type not in _POOLS or not attributes.get("ceil_mode") or attributes.get("auto_pad") not in (None, "NOTSET"):
         return None
@@ -215,7 +216,7 @@ def _read_rounded(op_type: str, attributes: Attributes) -> _Rounded | None:
     strides, dilations = (list(attributes.get(n) or [1] * r) for n in ("strides", "dilations"))
     pads = list(attributes.get("pads") or [0] * 2 * r)
     if not r or not len(strides) == len(dilations) == r or len(pads) != 2 * r or min(*kernel, *strides, *dilations) < 1:
-        return None  # The checks of the runtime say what is wrong.
+        return None  # The checks of the runtime report the error.
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     may_begin_behind = any(s + a > e for s, a, e in zip(strides, pads[r:], extents, strict=True))
     return _Rounded(strides, extents, pads[:r], pads[r:]) if may_begin_behind else None
@@ -232,7 +233,7 @@ def _write_rounded(op_type: str, inputs: Sequence[Value | None], attributes: Att
         return None
     ends = windows.find_end(sizes) if len(sizes) == r else None
     before, around = list(windows.before), [0] * r
-    if attributes.get("count_include_pad"):  # What is padded counts, and not what rounding up adds behind it.
+    if attributes.get("count_include_pad"):  # Padding counts, and not elements that rounding up adds behind it.
         padded = op.Pad(x, [0, 0, *before, 0, 0, *windows.after])
         before, around, rest["count_include_pad"] = [0] * r, list(windows.after), 0
     else:
@@ -247,7 +248,7 @@ def _write_rounded(op_type: str, inputs: Sequence[Value | None], attributes: Att
 
 
 def _find_totals(x: Value, windows: _Windows) -> list[int] | None:
-    """How much is padded along each axis; None where that depends on what is not known."""
+    """How much is padded along each axis; None where that is not known."""
     sizes = (x.shape or ())[2:] or [None] * len(windows.kernel)
     totals = []
     for n, e, s in zip(sizes, windows.extent, windows.strides, strict=False):
@@ -290,7 +291,7 @@ def _write_behind_pad(op_type: str, inputs: Inputs, rest: dict[str, object], bef
 
 
 def _renumber(places: Value, x: Value, padded: Value, before: Value, by_columns: bool) -> Value:
-    """Places of elements in x, from those in x with padding."""
+    """Places of elements in x, from their places in x with padding."""
     rest, parts = places, []
     (old, new), r = (op.Shape(v, start=2) for v in (padded, x)), len(x.shape or ()) - 2
     order = list(range(r)) if by_columns else list(range(r))[::-1]

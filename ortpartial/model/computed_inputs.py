@@ -3,18 +3,18 @@
 They are recognized by name, rank and type, in files of onnxruntime-genai's model builder, of optimum and
 transformers.js, of onnxruntime's conversion scripts and of torch's exporters:
 
-* ``input_ids`` of shape (rows, tokens), or ``inputs_embeds`` of (rows, tokens, width): what the others follow from. A
+* ``input_ids`` of shape (rows, tokens), or ``inputs_embeds`` of (rows, tokens, width), from which the others follow. A
   model without them has no such inputs.
 * The cache: a name with "past", or with "cache" beside "k", "v", "key" or "value", such as ``past_key_values.0.key``,
   ``past_key_values.0.decoder.value``, ``past_key_0``, ``past_0`` and ``key_cache_0``; of shape (rows, heads, tokens,
   size), (rows, tokens, heads, size) or (2, rows, heads, tokens, size), where the number of tokens is open. Other sizes
-  that are open follow from the attention that reads it, or the output that it becomes. A name with "cross" or
-  "encoder" is none: what a decoder knows of an encoder cannot be empty.
+  that are open follow from the attention that reads it, or the output that it becomes. A name with "cross" or "encoder"
+  is no cache of this kind: the states of an encoder cannot be empty.
 * The states of convolutions and of linear attention, 0 before the first token: a name such as ``past.0.conv`` or
   ``past.0.recurrent``, of any shape in which the number of rows alone is open.
 * ``attention_mask`` and ``position_ids`` of shape (rows, tokens), ``cache_position`` of (tokens,); of models that see
   images, ``position_ids`` of (3, rows, tokens), in which the positions of text are equal.
-* ``use_cache_branch``, ``logits_to_keep`` and ``num_logits_to_keep``, of one element: False, and 0 for all.
+* ``use_cache_branch``, ``logits_to_keep`` and ``num_logits_to_keep``, of a single element: False, and 0 for all.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _ROWS, _NEW, _ALL = "rows", "tokens", "tokens with those of the cache"
 
 _POSITIONS: dict[str, tuple[int | str, ...]] = {"position_ids": (_ROWS, _NEW), "cache_position": (_NEW,)}
 
-#: Operators that return the cache with further tokens, of as many axes as what they read.
+#: Operators that return the cache with further tokens, of as many axes as their input.
 _CACHING = re.compile("Attention|Concat$")
 
-#: What the names of a cache and of what it becomes differ in.
+#: The difference between the names of a cache and of the cache after a step.
 _TENSE = re.compile("past(_key_values)?|present(_key_values)?")
 
 
@@ -66,7 +66,7 @@ class ComputedInputs:
     shapes : dict of str to tuple of int or str
         The shapes of the inputs that can be computed, by name, where the sizes of a batch have a name.
     caches : tuple of str
-        Those that are the key-value cache.
+        The inputs that are the key-value cache.
     is_counted : bool
         Whether attention counts the tokens of a row from the left, and reads no mask.
     """
@@ -82,7 +82,7 @@ class ComputedInputs:
         return {n: self.shapes[n].index(0) for n in self.caches if 0 in self.shapes[n]}
 
     def choose(self, names: Collection[str]) -> list[str]:
-        """Those that data with these names are to hold: the ones that are named, and the whole cache or nothing."""
+        """The inputs that data with these names have to hold: the named inputs, and the whole cache or nothing."""
         is_cached = any(n in names for n in self.caches)
         return [n for n in self.shapes if n in names or (is_cached and n in self.caches)]
 
@@ -125,7 +125,7 @@ class ComputedInputs:
                             f"GroupQueryAttention counts them from the left; pad at the right, as pad_rows does.")
 
     def compute(self, model: Model, given: Collection[str]) -> Model:
-        """The model without those that are not given: the graph computes them.
+        """The model without the inputs that are not given: the graph computes them.
 
         The cache is empty and all tokens are there. The position of a token is the number of tokens before it, as
         transformers counts: cumsum(mask) - 1, at least 0.
@@ -234,7 +234,7 @@ def is_cache(name: str, v: Value) -> bool:
 
 
 def _list_longer(model: Model, name: str, nodes: Sequence[Node]) -> list[Value]:
-    """The cache of an input with further tokens: the output of its name, and what the operators return that read it."""
+    """The cache of an input with further tokens: the output of its name, and the results of operators that read it."""
     v, tail = model.inputs[name], _TENSE.sub("", name)
     outputs = [y for n, y in model.outputs.items() if n != name and _TENSE.sub("", n) == tail]
     # Of a cache of a window, attention reads the rows that hold something.
@@ -257,7 +257,7 @@ def _shape_cache(v: Value, longer: Sequence[Value]) -> tuple[int | str, ...] | N
         return None
     rows = len(sizes) - 4
     is_set = [isinstance(n, int) and n > 0 for n in sizes]
-    # Heads stand before tokens, unless their numbers say otherwise: that of the heads never changes.
+    # Heads stand before tokens, unless their numbers say otherwise: the number of heads never changes.
     past = rows + 1 if is_set[rows + 2] and not is_set[rows + 1] else rows + 2
     if is_set[past]:
         return None
@@ -280,7 +280,7 @@ def _measure(v: Value, axis: int) -> Value:
 
 
 def _fill(number: int, dtype: DTypeLike, shape: Sequence[int | str], sizes: Mapping[str, Value]) -> Value:
-    """A tensor of one number, of a shape in which sizes have names."""
+    """A tensor filled with a number, of a shape in which sizes have names."""
     each = [sizes[n] if isinstance(n, str) else constant([n]) for n in shape]
     known = [int(n.array[0]) for n in each if n.array is not None]
     if len(known) == len(each):

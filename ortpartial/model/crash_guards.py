@@ -19,7 +19,7 @@ __all__ = ["check_node", "check_operator"]
 NEVER_EMPTY = frozenset({"Conv", "ConvTranspose", "DynamicQuantizeLinear", "Einsum", "GRU", "LSTM", "RNN", "ReduceL1",
                           "ReduceL2", "ReduceSumSquare", "TopK"})
 
-#: Those of them whose second input names axes, all of them where it is empty.
+#: Operators of them whose second input names axes, all of them where it is empty.
 _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceSumSquare"})
 
 #: Operators that give the numbers of their first input unchanged.
@@ -178,7 +178,7 @@ def find_source(v: Value) -> Value:
 
 
 def _is_guard(node: Node) -> bool:
-    """Whether a node adds the zero of a guard, an element of a table of one (run_time_guards.py)."""
+    """Whether a node adds the zero of a guard, an element of a table of length 1 (run_time_guards.py)."""
     zero = node.inputs[1].node if node.op_type == "Add" and node.inputs[1] is not None else None
     table = zero.inputs[0] if zero is not None and zero.op_type == "Gather" else None
     return table is not None and table.array is not None and table.array.shape == (1,) and not table.array.any()

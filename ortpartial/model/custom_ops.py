@@ -50,7 +50,7 @@ def is_opaque(node: NodeProto) -> bool:
 
 
 def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The absolute paths of one or several libraries.
+    """The absolute paths of libraries.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def register_libraries(model: ModelProto, libraries: Sequence[str]) -> None:
     model : onnx.ModelProto
         A model with operators of the libraries.
     libraries : sequence of str
-        Absolute paths; those of a domain replace others that were given for it before, unless there are none.
+        Absolute paths; the libraries of a domain replace others that were given for it before, unless there are none.
     """
     if not libraries:
         return
@@ -121,7 +121,7 @@ def find_libraries(model: ModelProto | bytes) -> tuple[str, ...]:
 
 
 def _find_domains(model: ModelProto) -> set[str]:
-    """The domains of a model's operators that are neither those of ONNX nor functions of the model."""
+    """The domains of a model's operators that belong neither to ONNX nor to functions of the model."""
     functions = {(f.domain, f.name) for f in model.functions}
     steps = [g for info in model.training_info for g in (info.initialization, info.algorithm)]
     nodes = (node for g in (model.graph, *model.functions, *steps) for node in walk_protos(g))

@@ -1,4 +1,4 @@
-"""Declarations of operators of com.microsoft: schemas, and for quantized ones the types of what they stand for."""
+"""Declarations of operators of com.microsoft: schemas, and for quantized operators the types of the real numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 
-import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two domains have an operator of one name
+import onnx.reference  # noqa: F401 - onnx 1.23.2 fails to import it once two domains have an operator of the same name
 from onnx import AttributeProto, TensorProto, TypeProto, defs, helper
 from onnx.shape_inference import InferenceContext
 
@@ -28,14 +28,14 @@ _TYPES = sorted(accepted_types(defs.get_schema("Identity"), 0))
 
 def declare(name: str, inputs: str, outputs: str = "Y", like: str = "",
             **attributes: object) -> Callable[[Formula], Formula]:
-    """Declare an operator: its schema, its type inference, and what it stands for.
+    """Declare an operator: its schema, its type inference, and its formula.
 
     Parameters
     ----------
     name : str
         Its name.
     inputs, outputs : str
-        The names of its inputs and outputs, optional ones with a question mark, variadic ones with an asterisk.
+        The names of its inputs and outputs, optional names with a question mark, variadic with an asterisk.
     like : str
         The input that has the element type of the outputs, which is float32 without it.
     **attributes : object
@@ -65,7 +65,7 @@ def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Infere
     name : str
         Its name.
     inputs, outputs : str
-        The names of its inputs and outputs, optional ones with a question mark, variadic ones with an asterisk.
+        The names of its inputs and outputs, optional names with a question mark, variadic with an asterisk.
     infer : callable
         Its type inference, a function of the context of onnx's.
     **attributes : object
@@ -81,7 +81,7 @@ def declare_schema(name: str, inputs: str, outputs: str, infer: Callable[[Infere
 
 
 def _formal(name: str) -> defs.OpSchema.FormalParameter:
-    """An input or output of a type of its own, but for the inputs of a variadic one."""
+    """An input or output of a type of its own, but for variadic inputs."""
     bare = name.rstrip("?*")
     return defs.OpSchema.FormalParameter(bare, f"T_{bare}", param_option=_OPTIONS.get(name[-1], _OPTION.Single),
                                          is_homogeneous=not name.endswith("*"))
@@ -96,7 +96,7 @@ def _declared(name: str, default: object) -> defs.OpSchema.Attribute:
 
 def _infer(formula: Formula, place: int | None, default: int, attributes: Attributes, context: InferenceContext
            ) -> None:
-    """Infer types: the shapes are those of what the operator stands for."""
+    """Infer types: the shapes are those of the formula."""
     kinds = [context.get_input_type(i) if context.has_input(i) else None for i in range(context.get_num_inputs())]
     reference = kinds[place] if place is not None and place < len(kinds) else None
     element = default if reference is None else reference.tensor_type.elem_type

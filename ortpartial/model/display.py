@@ -1,4 +1,4 @@
-"""Display of a model: one line of text, or a card for a notebook; its sizes in words."""
+"""Display of a model: a line of text, or a card for a notebook; its sizes in words."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def draw_card(title: str, rows: Mapping[str, str], picture: str = "",
     Returns
     -------
     str
-        HTML; what it shows is escaped, and the colors are those of the page.
+        HTML; its texts are escaped, and the colors are the page's.
 
     Examples
     --------

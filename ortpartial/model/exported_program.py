@@ -27,7 +27,7 @@ class ExportedProgram:
     kinds : dict of str to str
         ``"PARAMETER"``, ``"BUFFER"`` or ``"CONSTANT_TENSOR"`` by the name in the ``state_dict``.
     placeholders : dict of str to str
-        These names by the placeholders that calls have as arguments. A tied parameter has one placeholder.
+        These names by the placeholders that calls have as arguments. A tied parameter has a single placeholder.
     origins : dict of str to tuple of str
         By initializer that the exporter has computed, the tensors of the module that it was computed from.
     """

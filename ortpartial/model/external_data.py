@@ -59,7 +59,7 @@ def replace_weights(proto: ModelProto, weights: Mapping[str, np.ndarray]) -> Mod
 
 
 def split_external_data(proto: ModelProto) -> tuple[ModelProto, dict[str, np.ndarray]]:
-    """A model that fits into one protobuf message of 2 GB, and the big initializers left out for that.
+    """A model that fits into a protobuf message of 2 GB, and the big initializers left out for that.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def offload_weights(model: Model) -> Model:
     """The same model without the content of big initializers in its proto: see `restore_weights`.
 
     The arrays remain, since the next training starts from them; many of them are moved from memory to a temporary file,
-    if one can be written.
+    if it can be written.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def restore_weights(model: Model, weights: Mapping[str, np.ndarray] | None = Non
     True
     """
     left_out = {t.name for t in model.proto.graph.initializer if t.data_location == TensorProto.EXTERNAL}
-    # Attributes hold what was read, which may decide about the meaning of others, until they are written.
+    # Attributes hold their content, which may decide about the meaning of others, until they are written.
     left_out |= read_ml_weights(model.proto).keys()
     return replace_weights(model.proto, {**{n: model.arrays[n] for n in left_out}, **(weights or {})})
 

@@ -17,7 +17,7 @@ __all__ = ["read_external_data"]
 
 
 def read_external_data(proto: ModelProto, folder: str | os.PathLike[str] | None) -> ModelProto:
-    """A model with all its tensors in it: dense and sparse initializers, attributes, and those of its training.
+    """A model with all its tensors in it: dense and sparse initializers, attributes, and the tensors of its training.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Constant folding: compute now what depends on constants alone, above all the arithmetic of shapes."""
+"""Constant folding: compute nodes of constants in advance, above all the arithmetic of shapes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAST = frozenset({"Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "CumSu
 
 def fold_constants(graph: onnx.GraphProto, opsets: Mapping[str, int],
                    outer: Mapping[str, np.ndarray] | None = None) -> None:
-    """Replace nodes that compute whole numbers from whole numbers by constants, the only ones that inference reads.
+    """Replace nodes that compute whole numbers from whole numbers by constants, which alone inference reads.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def evaluate(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> np.ndarray |
     Parameters
     ----------
     model : onnx.ModelProto
-        A model of one output.
+        A model of a single output.
     feeds : dict of str to numpy.ndarray
         Its inputs.
 
@@ -127,7 +127,7 @@ def _evaluate_fast(node: NodeProto, arrays: Mapping[str, np.ndarray], opsets: Ma
 def _is_fast(node: NodeProto, arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether a node takes no time and gives few elements."""
     inputs = [arrays[i] for i in node.input if i]
-    if node.op_type in ("Div", "Mod"):  # What kills the process is refused later on, and not hidden by some number.
+    if node.op_type in ("Div", "Mod"):  # A fatal division is refused later on, and not hidden by some number.
         return len(inputs) == 2 and not _divides_fatally(*inputs)
     if node.op_type in ("ConstantOfShape", "Expand", "Tile"):
         return bool(inputs) and float(np.prod(inputs[-1].astype(float))) * inputs[0].size <= SMALL**2
@@ -138,7 +138,7 @@ def _is_fast(node: NodeProto, arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _divides_fatally(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether a division of whole numbers by these may be one by 0, or one of the least number by -1."""
+    """Whether a division of whole numbers by these may be by 0, or of the least number by -1."""
     least = np.iinfo(a.dtype).min if a.dtype.kind == "i" else 1
     return not b.all() or bool((a == least).any() and (b == -1).any())
 
@@ -149,9 +149,9 @@ def _is_small_whole(a: np.ndarray) -> bool:
 
 
 def _check_range(node: NodeProto, limits: list[np.ndarray]) -> None:
-    """Refuse a long Range: the inference of onnx 1.23.2 writes one of constants out, number by number."""
+    """Refuse a long Range: the inference of onnx 1.23.2 writes a Range of constants out, number by number."""
     with np.errstate(all="ignore"):
-        # That of com.microsoft may leave the step out, which is 1 then.
+        # The Range of com.microsoft may leave the step out, which is 1 then.
         first, last, step = (*(float(a.min()) if a.size else 1.0 for a in limits), 1.0)[:3]
         count = (last - first) / step if step else 0.0
     if not count <= SMALL**2 * 16:

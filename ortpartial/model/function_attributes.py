@@ -1,4 +1,4 @@
-"""Attributes of local functions: calls take the defaults of what they leave out before they are inlined."""
+"""Attributes of local functions: calls take the defaults of omitted attributes before they are inlined."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fill_attributes(model: ModelProto) -> None:
     """Write the default of each attribute that a call of a local function leaves out at the call.
 
     onnx's inliner (1.23.2) ignores the defaults of `FunctionProto.attribute_proto`. A function whose calls leave out
-    different attributes becomes several, as an attribute that refers to one left out does not exist.
+    different attributes becomes several, as an attribute that refers to an omitted attribute does not exist.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class _Calls:
 
 
 def _drop_absent(node: NodeProto, attributes: frozenset[str]) -> None:
-    """Remove the attributes of a node that refer to those that a function is called without."""
+    """Remove the attributes of a node that refer to attributes missing in the call of a function."""
     kept: list[AttributeProto] = [a for a in node.attribute if not a.ref_attr_name or a.ref_attr_name in attributes]
     if len(kept) < len(node.attribute):
         kept = [AttributeProto.FromString(a.SerializeToString()) for a in kept]

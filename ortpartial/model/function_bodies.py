@@ -1,4 +1,4 @@
-"""Function bodies: an operator written out in simpler ones, as the ONNX specification defines it."""
+"""Function bodies: an operator written out in simpler operators, as the ONNX specification defines it."""
 
 from __future__ import annotations
 

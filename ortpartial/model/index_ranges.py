@@ -18,7 +18,7 @@ __all__ = ["Range", "check_empty", "check_indices", "find_indices", "index_range
 #: The input that holds indices or labels, by operator.
 _INDICES = {**dict.fromkeys((*LABEL_LOSSES, "Gather", "GatherElements"), 1), "RoiAlign": 2}
 
-#: Operators that read elements by indices, their second input where `_INDICES` does not say another one.
+#: Operators that read elements by indices, their second input where `_INDICES` names no other.
 _INDEXED = frozenset({"ArrayFeatureExtractor", "Gather", "GatherElements", "GatherND", "MaxUnpool", "RoiAlign",
                       "ScatterElements", "ScatterND"})
 
@@ -40,19 +40,19 @@ class Range:
 
 
 def index_ranges(inputs: Mapping[str, Value], outputs: Collection[Value]) -> dict[str, Range]:
-    """The ranges of those inputs of whole numbers that are indices or labels, by their names.
+    """The ranges of the inputs of whole numbers that are indices or labels, by their names.
 
     Parameters
     ----------
     inputs : dict of str to Value
         Inputs of a graph.
     outputs : collection of Value
-        What is computed from them.
+        Values computed from them.
 
     Returns
     -------
     dict of str to Range
-        The narrowest one where an input is read several times.
+        The narrowest where an input is read several times.
     """
     names = {v: n for n, v in inputs.items() if not v.is_float}
     ranges: dict[str, Range] = {}
@@ -81,14 +81,14 @@ def _find_range(node: Node) -> Range | None:
 
 
 def find_indices(inputs: Mapping[str, Value], outputs: Collection[Value]) -> frozenset[str]:
-    """Those inputs of whole numbers that are indices, of any range, by their names; real numbers are none.
+    """The inputs of whole numbers that are indices, of any range, by their names; real numbers are none.
 
     Parameters
     ----------
     inputs : dict of str to Value
         Inputs of a graph.
     outputs : collection of Value
-        What is computed from them.
+        Values computed from them.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def check_indices(ranges: Mapping[str, Range], arrays: Mapping[str, np.ndarray])
     Raises
     ------
     DataError
-        One is out of range.
+        An index is out of range.
     """
     for name, r in ranges.items():
         a = arrays[name]
@@ -135,7 +135,7 @@ def check_empty(outputs: Collection[Value], arrays: Mapping[str, np.ndarray]) ->
     Parameters
     ----------
     outputs : collection of Value
-        What is computed.
+        The computed values.
     arrays : dict of str to numpy.ndarray
         The inputs.
 

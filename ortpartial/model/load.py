@@ -53,7 +53,7 @@ class Model(Immutable):
     Parameters
     ----------
     proto : onnx.ModelProto
-        The original model, sparse initializers as dense ones; never written to.
+        The original model, sparse initializers densified; never written to.
     inputs, outputs : dict of str to Value
         The inputs and outputs of the graph. A tensor that it returns twice is the output ``"y"``, then ``"y_1"``.
     initializers : dict of str to Value
@@ -71,8 +71,8 @@ class Model(Immutable):
     opsets : dict of str to int
         Its opsets.
     aliases : dict of str to Alias
-        Other names of initializers: those of the torch module that `load` was given, those that follow from the scopes
-        of nodes, and those of weights that a module of `ortpartial.torch.export` uses twice.
+        Other names of initializers: by the torch module that `load` was given, by the scopes of nodes, and of weights
+        that a module of `ortpartial.torch.export` uses twice.
     custom_ops_library : tuple of str
         The paths of the libraries that have its custom operators.
     ties : Ties
@@ -103,18 +103,18 @@ class Model(Immutable):
 
     @cached_property
     def main_names(self) -> dict[str, str]:
-        """The name to show for each initializer: its alias where it has one, else its name."""
+        """The name to show for each initializer: its alias, if any, else its name."""
         record = read_torch(self.proto)
         ties = {*self.ties.joined, *(() if record is None else record.ties)}
         aliases = {a.initializer: alias for alias, a in self.aliases.items() if alias not in ties}
         return {**{n: n for n in self.initializers}, **aliases}
 
     def find_initializer(self, name: str) -> str:
-        """The initializer that a name or an alias stands for; what is neither is returned as it is."""
+        """The initializer that a name or an alias stands for; other names are returned as they are."""
         return self.aliases[name].initializer if name in self.aliases and name not in self.initializers else name
 
     def __getstate__(self) -> Settings:
-        # One list of all nodes comes first, for the values to refer to.
+        # A list of all nodes comes first, for the values to refer to.
         return {"nodes": NodeList.of(self.values.values()), **vars(self), "file": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -147,8 +147,8 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
          folder: str | os.PathLike[str] | None = None) -> ModelProto:
     """A ModelProto from a ModelProto (returned as it is), its bytes, or a path (external data included).
 
-    Sparse initializers become dense ones, and external data are read, in a copy. What a `Model` was read from is marked
-    where gradients pass straight through rounding, so that `load` reads it in the same way.
+    Sparse initializers become dense, and external data are read, in a copy. The source of a `Model` is marked where
+    gradients pass straight through rounding, so that `load` reads it in the same way.
 
     Parameters
     ----------
@@ -165,8 +165,8 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
     Raises
     ------
     ModelError
-        The file does not exist, the bytes are no ONNX model, external data cannot be read, a name is not in UTF-8,
-        or a tensor does not hold what its shape promises.
+        The file does not exist, the bytes are no ONNX model, external data cannot be read, a name is not in UTF-8, or a
+        tensor has another content than its shape promises.
 
     Examples
     --------
@@ -228,36 +228,36 @@ def load(source: Model | ModelProto | bytes | str | os.PathLike[str], *,
          custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Model:
     """An ONNX model as values: local functions inlined, older opsets upgraded, Constant nodes turned into constants.
 
-    Sparse initializers are read as dense ones, trained as dense weights and written as such. Weights that are
-    attributes of operators of ai.onnx.ml, as those of scikit-learn's models are, are initializers of the values, named
-    ``<output>.<attribute>``, and attributes of the same operators where they are written.
+    Sparse initializers are read, trained and written as dense weights. Weights that are attributes of operators of
+    ai.onnx.ml, as in scikit-learn's models, are initializers of the values, named ``<output>.<attribute>``, and
+    attributes of the same operators where they are written.
 
     Parameters
     ----------
     source : Model, onnx.ModelProto, bytes or path
         The model; it is not written to. The arrays of a `Model` are used again, without a copy.
     batch : int or dict of str to sequence of int, optional
-        Number of rows of every input whose first size is not static, or the sizes of inputs by their names: what is
-        built is specialized for them.
+        Number of rows of every input whose first size is not static, or the sizes of inputs by their names: graphs are
+        specialized for them.
     variables : collection of str
         Initializers that will change: nothing that is built depends on their content.
     straight_through : bool, optional
         Whether gradients pass through the rounding of a quantization unchanged where nothing is clipped [1]_, and by
         scales as in LSQ [2]_; else they end there with an error. By default, a `Model` keeps the setting that it was
         loaded with, so give the `Model`, and not the file, to whatever trains or differentiates it; a file with a
-        training keeps that of its model. Operators: those of ONNX, and those of com.microsoft that onnxruntime's
-        quantization writes.
+        training keeps the opset of its model. Operators: all of ONNX, and the operators of com.microsoft that
+        onnxruntime's quantization writes.
     names_from : torch.nn.Module or dict of str to array_like, optional
         The module that the model was exported from, or its ``state_dict()``: the names of its parameters become aliases
         of the initializers that have the same content, as it is or transposed (`Alias.transposed`), unless several do;
-        of these, those of the module that reads the initializer.
+        of these, the names of the module that reads the initializer.
     ties : str
-        ``"infer"``: weights that an exporter has merged because their first content is equal become one each, what it
-        has written twice of one weight becomes one, and biases of zeros that it has left out are there again, as far as
-        the file tells: see `infer_ties`. ``"file"``: the initializers of the file, as they are. A `Model` stays as it
-        was loaded, so give the `Model` to whatever trains it.
+        ``"infer"``: weights that an exporter has merged because their first content is equal are separated, copies that
+        it has written of a weight are joined, and biases of zeros that it has left out are restored, as far as the file
+        tells: see `infer_ties`. ``"file"``: the initializers of the file, as they are. A `Model` stays as it was
+        loaded, so give the `Model` to whatever trains it.
     folder : path, optional
-        Where the external data of a ModelProto or of bytes are; those of a path are beside it. They are never looked
+        Where the external data of a ModelProto or of bytes are; for a path, they are beside it. They are never looked
         for in the working directory.
     custom_ops_library : path or sequence of path, optional
         The shared library of the model's custom operators, for onnxruntime. It serves their domains in the whole
@@ -368,7 +368,7 @@ def _read_values(
 
 
 def _list_ties(proto: ModelProto, names: Collection[str]) -> dict[str, Alias]:
-    """The other names of what a torch module uses twice, of which the file has one."""
+    """The other names of weights that a torch module uses twice and the file holds once."""
     record = read_torch(proto)
     ties = {} if record is None else record.ties
     return {tie: Alias(n) for tie, n in ties.items() if n in names and tie not in names}
@@ -388,14 +388,14 @@ def _name_outputs(names: Sequence[str], taken: Collection[str]) -> list[str]:
 
 def _name_by_module(aliases: Mapping[str, Alias], proto: ModelProto, arrays: Mapping[str, np.ndarray], module: object
                     ) -> dict[str, Alias]:
-    """Aliases, of which those of a module come first, by content and then by scope."""
+    """Aliases, of which the names of a module come first, by content and then by scope."""
     names = {**find_names_by_scope(proto.graph, arrays, module), **find_module_names(arrays, module)}
     named = {a.initializer for a in names.values()}
     return {**{n: a for n, a in aliases.items() if a.initializer not in named}, **names}
 
 
 def _is_old(proto: ModelProto) -> bool:
-    """Whether the model or one of its functions is of an opset that was upgraded."""
+    """Whether the model or one of its functions has an opset that was upgraded."""
     imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
     return any(o.domain in STANDARD and o.version < OPSET for o in imports)
 
@@ -406,7 +406,7 @@ def register_upgrade_check(check: Callable[[Model], None]) -> None:
     Parameters
     ----------
     check : callable
-        It raises a ModelError for a model that does not compute what its file computes.
+        It raises a ModelError for a model that computes something else than its file.
 
     Examples
     --------
@@ -416,12 +416,12 @@ def register_upgrade_check(check: Callable[[Model], None]) -> None:
 
 
 def list_declared(proto: ModelProto) -> dict[str, onnx.TypeProto]:
-    """The types that a model declares for what it computes."""
+    """The types that a model declares for its computed values."""
     return {v.name: v.type for g in walk_graphs(proto.graph) for v in [*g.value_info, *g.output]}
 
 
 def list_initializers(proto: ModelProto) -> list[TensorProto]:
-    """The initializers of a model, and those of its bodies whose names are unique."""
+    """The initializers of a model, and the initializers of its bodies whose names are unique."""
     every = [t for g in walk_graphs(proto.graph) for t in g.initializer]
     counts = Counter(t.name for t in every)
     n = len(proto.graph.initializer)
@@ -434,7 +434,7 @@ def _read_arrays(proto: ModelProto) -> dict[str, np.ndarray]:
 
 
 def _hint_export(source: object) -> str:
-    """How a model of another library becomes one of ONNX."""
+    """How a model of another library becomes an ONNX model."""
     bases = {cls.__module__.partition(".")[0]: cls.__name__ for cls in reversed(type(source).__mro__)}
     if "torch" in bases:
         return "; export it first, with ortpartial.torch.export(module, *inputs)"

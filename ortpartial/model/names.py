@@ -1,4 +1,4 @@
-"""Names of inputs, outputs and targets: one check, and one error, wherever a user gives arrays by name."""
+"""Names of inputs, outputs and targets: a check and its error, wherever a user gives arrays by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["match_names"]
 
 
 def match_names(expected: Collection[str], given: Collection[str], kind: str = "input") -> None:
-    """Check that the given names are those expected, in any order.
+    """Check that the given names are the expected names, in any order.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def match_names(expected: Collection[str], given: Collection[str], kind: str = "
     given : collection of str
         The names that a user gives.
     kind : str
-        What the names stand for, as the error calls it.
+        The word for the named things in the error.
 
     Raises
     ------

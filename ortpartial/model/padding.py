@@ -20,7 +20,7 @@ def read_padding(op_type: str, inputs: Sequence[Value | None], attributes: Attri
     op_type : str
         Name of the operator.
     inputs : sequence of Value or None
-        Its inputs; the pads leave at least one element of each axis.
+        Its inputs; the pads leave an element of each axis.
     attributes : mapping of str to object
         Its attributes.
 

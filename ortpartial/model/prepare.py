@@ -34,7 +34,7 @@ _MOST_PACKED = 2**20
 _LENGTHENING = frozenset({"CenterCropPad", "Col2Im", "ConstantOfShape", "Expand", "MaxUnpool", "OneHot", "Pad",
                           "Reshape", "Resize", "Tile"})
 
-#: The length of one axis up to which inference may look at the numbers of a tensor.
+#: The length of an axis up to which inference may look at the numbers of a tensor.
 _MOST_NUMBERS = 2**24
 
 
@@ -43,7 +43,7 @@ def prepare(
 ) -> tuple[onnx.GraphProto, Mapping[str, int]]:
     """A graph with functions inlined and opset 21 or later, in which big initializers became inputs, and its opsets.
 
-    Operators of ai.onnx.ml that have weights are written as standard ones.
+    Operators of ai.onnx.ml that have weights are written as standard operators.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def prepare(
 
 
 def _inline(model: ModelProto) -> ModelProto:
-    """The model without functions; nodes from a function of another opset say of which one, for the upgrade."""
+    """The model without functions; nodes from a function of another opset name it, for the upgrade."""
     if not any(o.domain in STANDARD for o in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", OPSET))
     version = next(o.version for o in model.opset_import if o.domain in STANDARD)
@@ -186,7 +186,7 @@ def _sort(nodes: Any) -> None:
     """Sort the nodes of a graph topologically, unless they form a cycle.
 
     onnxruntime sorts them itself, and its converter to float16 appends the casts of inputs. A Gradient may stand before
-    the nodes that compute what it names: the standard orders nodes by their inputs alone.
+    the nodes that compute the tensors it names: the standard orders nodes by their inputs alone.
     """
     read: set[str] = set()
     for node in nodes:
@@ -235,7 +235,7 @@ def set_sizes(graph: onnx.GraphProto, batch: int | Mapping[str, Sequence[int]]) 
 
 
 def _has_long_rows(graph: onnx.GraphProto) -> bool:
-    """Whether a tensor of one axis may be so long that inference must not follow numbers from node to node.
+    """Whether a tensor of a single axis may be so long that inference must not follow numbers from node to node.
 
     onnx 1.23.2 makes a dimension of each number of a tensor that Cast, Add and others read, before it knows any.
     """
@@ -273,7 +273,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
     Returns
     -------
     dict of str to onnx.TypeProto
-        By the names of values, those of bodies included; empty where inference fails.
+        By the names of values, also of bodies; empty where inference fails.
     """
     model = _without_types(graph, opsets, opaque or {})
     try:
@@ -291,7 +291,7 @@ def infer_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
 
 def _without_types(graph: onnx.GraphProto, opsets: Mapping[str, int],
                    opaque: Mapping[str, onnx.TypeProto]) -> ModelProto:
-    """A model of a graph for shape inference: without what it would take for granted, with what it does not know."""
+    """A model of a graph for shape inference: without declared types, which it would trust, and with unknown types."""
     bare = onnx.GraphProto()
     bare.CopyFrom(graph)
     del bare.value_info[:]

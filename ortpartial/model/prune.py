@@ -24,7 +24,7 @@ def prune_outputs(proto: ModelProto, outputs: Collection[str]) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
-        What no output needs remains, as it was.
+        Initializers and inputs that no output needs remain, as they were.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def prune_outputs(proto: ModelProto, outputs: Collection[str]) -> ModelProto:
     wanted = _list_read(graph.node, outputs)
     others = _list_read(graph.node, [o.name for o in graph.output if o.name not in outputs])
     dropped = others - wanted
-    # An output that is kept may be computed from one that is not.
+    # An output that is kept may be computed from a dropped output.
     for field, names in ((graph.output, {o.name for o in graph.output} - set(outputs)), (graph.input, dropped),
                          (graph.initializer, dropped), (graph.value_info, dropped)):
         kept = [v for v in field if v.name not in names]

@@ -52,7 +52,7 @@ def dequantize(q: Value, scale: Value, zero: Value | None = None, axis: int = 0,
 
 
 def quantize(x: Value, scale: Value, zero: Value | None, q: Value, axis: int = 0, block_size: int = 0) -> Value:
-    """x / scale + zero, constant where it is rounded to a number beyond those of the type of q.
+    """x / scale + zero, constant where it is rounded to a number beyond the range of the type of q.
 
     By the chain rule, dequantization then has the gradient of LSQ [1]_ by the scale.
 

@@ -1,4 +1,4 @@
-"""The reader of ONNX graphs: it turns nodes into values, those of models and those of function bodies."""
+"""The reader of ONNX graphs: it turns nodes into values, for models and function bodies."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ __all__ = ["Reader", "register_expansion", "with_inferred_shape"]
 #: From inputs, attributes and which outputs are wanted to the outputs; to None for a node that is read as it is.
 Expansion = Callable[[Inputs, Attributes, Sequence[bool]], "list[Value | None] | None"]
 
-#: Operators that are read as what they compute; rooms above fill it by `register_expansion`.
+#: Operators that are read as the values they compute; rooms above fill it by `register_expansion`.
 EXPANSIONS: dict[tuple[str, str], Expansion] = {}
 
-#: Operators of conditions, such as that of a number of axes or of a size, and of the sizes of parts.
+#: Operators of conditions, such as a number of axes or a size, and of the sizes of parts.
 _COMPARISONS = frozenset({"Add", "And", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Less", "Max", "Min",
                           "Mod", "Mul", "Not", "Or", "Sub", "Tile", "Unsqueeze"})
 
@@ -62,7 +62,7 @@ Shape = tuple["int | str | None", ...]
 
 
 def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
-    """Let an operator be read as what it computes in others.
+    """Let an operator be read as an expression in others.
 
     Parameters
     ----------
@@ -84,27 +84,27 @@ def register_expansion(op_type: str, domain: str, expansion: Expansion) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """Opsets, inferred types and initializers, which the graphs of one model share."""
+    """Opsets, inferred types and initializers, which the graphs of a model share."""
 
     opsets: Mapping[str, int]
     types: Mapping[str, onnx.TypeProto]
     initializers: Mapping[str, Value]
     straight_through: bool = False
-    #: What integers of a quantization stand for, where gradients pass through rounding.
+    #: The real numbers that integers of a quantization stand for, where gradients pass through rounding.
     reals: dict[Value, Value] = field(default_factory=dict)
     #: Whether it reads a function body of ONNX, which is never malformed and whose names say nothing.
     is_function: bool = False
-    #: The types that the file declares, of which those of opaque nodes are read.
+    #: The types that the file declares, of which the types of opaque nodes are read.
     declared: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     #: The tensors of sequences, as far as they are known.
     sequences: dict[Value, Elements] = field(default_factory=dict)
     #: How sequences are joined, by name.
     joins: dict[str, Joins | None] = field(default_factory=dict)
-    #: The types of what opaque nodes compute, by name.
+    #: The types of the outputs of opaque nodes, by name.
     opaque: dict[str, onnx.TypeProto] = field(default_factory=dict)
 
     def read(self, graph: GraphProto, values: MutableMapping[str, Value]) -> list[Value]:
-        """The outputs of a graph; `values` holds what it may read by name, and gets all that it computes."""
+        """The outputs of a graph; `values` holds its inputs by name, and gets all that it computes."""
         if not self.joins and any(node.op_type == "Loop" for node in graph.node):
             self.joins.update(find_joins(graph))
         for t in graph.initializer:
@@ -161,7 +161,7 @@ class Reader:
 
     def _apply(self, node: NodeProto, schema: defs.OpSchema, inputs: Sequence[Value | None],
                attributes: Attributes) -> Sequence[Value]:
-        """The outputs of a node as a new one computes them."""
+        """The outputs of a node as a new node computes them."""
         owned = len(node.output) if self.is_function else max(len(node.output), _count_outputs(schema, attributes))
         hints = () if self.is_function else node.output
         written = write_pads(_name_operator(node), inputs, attributes)
@@ -198,7 +198,7 @@ class Reader:
 
     def _expand(self, node: NodeProto, inputs: Sequence[Value | None],
                 attributes: Attributes) -> list[Value | None] | None:
-        """The values that an operator of `EXPANSIONS` computes; its schema, if there is one, is checked first."""
+        """The values that an operator of `EXPANSIONS` computes; its schema, if any, is checked first."""
         if (node.domain, node.op_type) not in EXPANSIONS:
             return None
         if defs.has(node.op_type, node.domain):
@@ -237,7 +237,7 @@ class Reader:
     def _finish(self, name: str, v: Value, inputs: Sequence[Value | None], where: str) -> Value:
         """An output with the shape that inference over the whole graph finds."""
         v = with_inferred_shape(v, v.node.op_type if v.node is not None else "", inputs, self.types.get(name))
-        if self.opaque and name in self.declared:  # What is behind an opaque node may have no rank.
+        if self.opaque and name in self.declared:  # Values behind an opaque node may have no rank.
             v = _with_rank(v, self.declared[name])
         check_size(v, where)
         return v
@@ -250,7 +250,7 @@ class Reader:
 
     def body(self, op_type: str, graph: GraphProto, inputs: Sequence[Value | None], attributes: Attributes,
              values: MutableMapping[str, Value]) -> Subgraph:
-        """A graph inside a node that has these inputs; `values` holds what is around it by name."""
+        """A graph inside a node that has these inputs; `values` holds the values around it by name."""
         names = [i.name for i in graph.input]
 
         def outputs(*arguments: Value) -> list[Value]:
@@ -274,7 +274,7 @@ def _read_sizes(op_type: str, inputs: Sequence[Value | None]) -> Sequence[Value 
 
 
 def _find_element(v: Value | None) -> Value | None:
-    """The element of an optional, where it is known to have one; a tensor or a sequence is its own element."""
+    """The element of an optional, where it is known; a tensor or a sequence is its own element."""
     if v is None or not v.type.HasField("optional_type"):
         return v
     return v.node.inputs[0] if v.node is not None and v.node.op_type == "Optional" and v.node.inputs else None
@@ -286,7 +286,7 @@ def _is_opaque(node: NodeProto) -> bool:
 
 
 def _check_closed(node: NodeProto, where: str) -> None:
-    """Refuse a graph inside an opaque node that reads what is outside, as the values there may get other names."""
+    """Refuse a graph inside an opaque node that reads values outside, whose names may change."""
     for body in bodies(node):
         here = {n for g in walk_graphs(body) for n in [*(v.name for v in (*g.input, *g.initializer)),
                                                        *(o for inner in g.node for o in inner.output)]}
@@ -337,7 +337,7 @@ def with_inferred_shape(v: Value, op_type: str, inputs: Sequence[Value | None],
 
 
 def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:
-    """The shape of a Reshape of x, whose one new size follows from the number of elements where the names cancel."""
+    """The shape of a Reshape of x, whose only new size follows from the number of elements where the names cancel."""
     if x is None or x.shape is None or shape is None or None in (*x.shape, *shape):
         return shape
     new = [i for i, n in enumerate(shape) if isinstance(n, str) and n not in x.shape]
@@ -350,7 +350,7 @@ def _infer_reshape(x: Value | None, shape: Shape | None) -> Shape | None:
 
 
 def _count_outputs(schema: defs.OpSchema, attributes: Attributes) -> int:
-    """How many outputs every node of an operator has, reached or not; 0 for a variadic one, which says it itself."""
+    """How many outputs every node of an operator has, reached or not; 0 for variadic outputs, which the node counts."""
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     if schema.name == "BatchNormalization" and not attributes.get("training_mode"):
         return 1  # the others, the running statistics, are outputs of training alone

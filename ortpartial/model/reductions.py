@@ -11,7 +11,7 @@ __all__ = ["read_reduction"]
 
 _NOTHING: Callable[[Value], Value] = op.Identity
 
-#: Of each reduction, what it does to the elements before and after it sums them or takes the largest.
+#: By reduction, its functions of the elements before and after it sums them or takes the largest.
 _MAPS: dict[str, tuple[Callable[[Value], Value], Callable[[Value], Value]]] = {
     "ReduceL1": (op.Abs, _NOTHING), "ReduceL2": (lambda x: x * x, op.Sqrt), "ReduceLogSum": (_NOTHING, op.Log),
     "ReduceLogSumExp": (_NOTHING, _NOTHING), "ReduceMax": (_NOTHING, _NOTHING), "ReduceMean": (_NOTHING, _NOTHING),

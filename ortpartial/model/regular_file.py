@@ -12,7 +12,7 @@ from .validation import available_memory
 
 __all__ = ["open_regular", "read_regular"]
 
-#: What is no file, by the tests of its mode.
+#: Kinds of paths that are no files, by the tests of their mode.
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
           (stat.S_ISBLK, "a device"), (stat.S_ISDIR, "a folder"))
 
@@ -89,7 +89,7 @@ def read_regular(path: str | os.PathLike[str], advice: str = "") -> bytes:
 
 
 def _open(path: str, flags: int) -> int:
-    """A descriptor of what is no folder, pipe, socket or device, checked once it is open."""
+    """A descriptor of a regular file, no folder, pipe, socket or device, checked once it is open."""
     _check(path, os.stat(path))  # Opening a device may do something.
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     try:

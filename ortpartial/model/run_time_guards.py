@@ -1,8 +1,8 @@
 """Run-time guards: numbers that are only known when a graph runs, and would crash or hang onnxruntime, end in an error.
 
-A guard is a Gather from a table of one element, by the index 0, or another one where a number would crash. Every engine
-checks the index, and its error has the name of the Gather, which hence says what is wrong; where the name ends with a
-colon, the index is the number itself, shifted.
+A guard is a Gather from a table of a single element, by the index 0, or by another where a number would crash. Every
+engine checks the index, and its error has the name of the Gather, which hence states the problem; where the name ends
+with a colon, the index is the number itself, shifted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .validation import LARGEST_INT32, LARGEST_WINDOW, check_equation, check_num
 
 __all__ = ["guard_bound", "guard_inputs", "guard_written"]
 
-#: An input, where its numbers would crash, and what is wrong with them then.
+#: An input, where its numbers would crash, and the problem with them then.
 Guard = tuple[int, Value, str]
 
 #: From inputs and attributes to guards.
@@ -82,7 +82,7 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
     if op_type not in _GUARDS and op_type not in _BOUNDED:
         return guarded
     if any(v is not None and not v.type.tensor_type.elem_type for v in inputs) and "." in op_type:
-        return guarded  # Its type may be that of a sequence, or not known.
+        return guarded  # Its type may be a sequence, or not known.
     i = _BOUNDED.get(op_type, 0)
     if i and i < len(inputs) and (v := inputs[i]) is not None:
         guarded[i] = _bound(v)
@@ -100,7 +100,7 @@ def guard_inputs(op_type: str, inputs: Sequence[Value | None], attributes: Attri
 
 
 def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attributes: Attributes) -> Inputs:
-    """The inputs of an operator that is written in Python, with the checks and guards of one that a file has.
+    """The inputs of an operator that is written in Python, with the checks and guards of an operator in a file.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _list_numbers(attributes: Attributes) -> dict[str, Sequence[int]]:
 
 
 def guard_bound(node: Node, inputs: Sequence[Value | None]) -> list[Value | None]:
-    """The inputs of a node with a guard for what onnxruntime's kernel checks itself, for engines without its kernels.
+    """The inputs of a node with a guard for the checks of onnxruntime's kernel, for engines without its kernels.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def guard_bound(node: Node, inputs: Sequence[Value | None]) -> list[Value | None
 
 
 def _bound(v: Value) -> Value:
-    """Whole numbers bounded by those of 32 bits."""
+    """Whole numbers bounded to 32 bits."""
     if v.array is None:
         return op.Min(op.Max(v, constant(-LARGEST_INT32, v.dtype)), constant(LARGEST_INT32, v.dtype))
     bounded = np.clip(v.array, -LARGEST_INT32, LARGEST_INT32)
@@ -275,7 +275,7 @@ def _guard_padding(inputs: Inputs, attributes: Attributes) -> Iterator[Guard]:
 
 
 def _padded_sizes(x: Value, pads: Value, axes: Value | None) -> Value:
-    """The sizes of the axes that are padded, a constant where those that count are known."""
+    """The sizes of the padded axes, a constant where the sizes that count are known."""
     sizes = _shape(x) if axes is None else op.Gather(_shape(x), axes)
     places = np.arange(x.rank) if axes is None else axes.array
     if pads.array is None or places is None or pads.array.size != 2 * places.size or (abs(places) > x.rank - 1).any():

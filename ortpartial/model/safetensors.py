@@ -16,7 +16,7 @@ from .regular_file import open_regular
 
 __all__ = ["read_tensors", "write_tensors"]
 
-#: The dtypes that become numpy arrays again: safetensors 0.8.0 writes those of float8, too, and cannot read them.
+#: The dtypes that become numpy arrays again: safetensors 0.8.0 writes float8, too, and cannot read it.
 _DTYPES = frozenset({"bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
                      "float16", "bfloat16", "float32", "float64", "complex64"})
 
@@ -40,7 +40,7 @@ def write_tensors(
     ModelError
         The format has no such dtype.
     OSError
-        The file cannot be written; the former one remains.
+        The file cannot be written; the former file remains.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
     Raises
     ------
     ModelError
-        It is no safetensors file, or not a whole one.
+        The file is no safetensors file, or not whole.
     OSError
         It cannot be read.
 
@@ -94,7 +94,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], d
     try:
         with safe_open(path, "numpy") as file:
             return file.get_tensors(), file.metadata() or {}
-    except (SafetensorError, OverflowError, ValueError):  # The last ones are numpy's, on a shape like 0 x 2^62.
+    except (SafetensorError, OverflowError, ValueError):  # The last are numpy's, on a shape like 0 x 2^62.
         raise ModelError(f"{str(path)!r} is no safetensors file, or a damaged one.") from None
     except AttributeError as e:
         raise ModelError(f"{str(path)!r} has a tensor that numpy cannot hold: {e}.") from None

@@ -59,7 +59,7 @@ def _join_path(parts: list[str]) -> str:
 
 
 def parse_list(text: str) -> list[Any]:
-    """A list that Python has written; an empty one where it is none.
+    """A list that Python has written; an empty list for other texts.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sequences of known tensors, which are read as these tensors, and of tensors of one shape, as a stack of them."""
+"""Sequences of known tensors, which are read as these tensors, and of tensors of the same shape, as a stack of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Elements", "Joins", "Stack", "find_joins", "read_element", "sequence
 
 @dataclass(frozen=True)
 class Stack:
-    """The tensors of a sequence, which have one shape, along the first axis of one tensor."""
+    """The tensors of a sequence, which have the same shape, along the first axis of a tensor."""
 
     tensor: Value
 
 
-#: What is known of a sequence: its tensors, or a stack of them where their number is not known.
+#: The elements of a sequence: its tensors, or a stack of them where their number is not known.
 Elements = list[Value] | Stack
 
-#: The axes along which a sequence is joined, and whether they are new ones.
+#: The axes along which a sequence is joined, and whether they are new axes.
 Joins = list[tuple[int, bool]]
 
 
@@ -43,7 +43,7 @@ def sequence_elements(op_type: str, inputs: Sequence[Value | None], attributes: 
     attributes : mapping of str to object
         Its attributes.
     sequences : mapping of Value to list of Value or Stack
-        What is known of other sequences.
+        The elements of other sequences.
 
     Returns
     -------
@@ -163,16 +163,16 @@ def _read_stack(op_type: str, stack: Value, inputs: Sequence[Value | None],
 
 def stack_appended(loop: Node, sequences: Mapping[Value, Elements], joins: Sequence[Joins | None]
                    ) -> tuple[list[Value], dict[Value, Elements]]:
-    """The outputs of a Loop of which tensors that it appends to lists are outputs, and what is known of these lists.
+    """The outputs of a Loop whose outputs are the tensors that it appends to lists, and the elements of these lists.
 
-    The Loop that carries the lists remains for what else reads them, and computes nothing where nothing does.
+    The Loop that carries the lists remains for other nodes that read them, and computes nothing where none does.
 
     Parameters
     ----------
     loop : Node
         The Loop.
     sequences : mapping of Value to list of Value or Stack
-        What is known of sequences.
+        The elements of sequences.
     joins : sequence of list of tuple, or None
         For each carried value how it is joined, as `find_joins` tells it.
 
@@ -233,7 +233,7 @@ def _find_appended(body: Subgraph, j: int, n: int) -> Value | None:
 
 
 def _has_one_shape(v: Value, body: Subgraph, n: int, joins: Joins | None) -> bool:
-    """Whether a tensor has the same shape in all iterations: its sizes are numbers, or those of values from outside.
+    """Whether a tensor has the same shape in all iterations: its sizes are numbers, or sizes of values from outside.
 
     Tensors that are joined have to be of one shape but for the axis along which they are.
     """

@@ -19,7 +19,7 @@ __all__ = ["densify", "to_dense"]
 
 
 def densify(proto: ModelProto) -> ModelProto:
-    """The model with its sparse initializers, and those of Constant nodes, as dense ones.
+    """The model with its sparse initializers, also of Constant nodes, as dense tensors.
 
     They are trained as dense weights: a gradient changes their zeros, too.
 
@@ -60,7 +60,7 @@ def densify(proto: ModelProto) -> ModelProto:
 
 
 def _all(proto: ModelProto) -> Iterator[GraphProto]:
-    """All graphs of a model, those of its training included."""
+    """All graphs of a model, also of its training."""
     for g in (proto.graph, *(g for info in proto.training_info for g in (info.initialization, info.algorithm))):
         yield from walk_graphs(g)
 
@@ -81,7 +81,7 @@ def to_dense(t: SparseTensorProto, name: str = "") -> np.ndarray:
         Its values (NNZ,), and their places in ascending order, each once: numbers (NNZ,) that count the elements row by
         row, or an index for each axis (NNZ, rank).
     name : str
-        What errors call it; by default, its own name.
+        Its name in errors; by default, its own.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Specialization: a model that was read, for the sizes of one batch, or with constants that became variables."""
+"""Specialization: a model that was read, for the sizes of a batch, or with constants that became variables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ __all__ = ["replace_inputs", "specialize"]
 
 def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None = None,
                variables: Collection[str] = (), constants: Collection[str] = ()) -> Model:
-    """The same model with sizes that are known, with initializers that are variables or constants again: a rewrite of
-    its values.
+    """The same model with known sizes, or with initializers that are variables or constants again.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
     batch : int or dict of str to sequence of int, optional
         The number of rows of every input whose first size is not static, or all sizes of inputs by their names.
     variables : collection of str
-        Initializers that become variables, beside those that are.
+        Initializers that become variables, beside the present variables.
     constants : collection of str
         Variables that become constants again, unless they are among `variables`.
 
@@ -56,14 +55,14 @@ def specialize(model: Model, *, batch: int | Mapping[str, Sequence[int]] | None 
         return _rewritten(model, new)
     values = list(model.values.values())
     if model.graph is None or any(node.bodies for node in topological(values)) or not all(map(_is_tensor, values)):
-        # Sizes decide which branches are taken, what loops carry and how many tensors a sequence holds.
+        # Sizes decide which branches are taken, which values loops carry and how many tensors a sequence holds.
         changing = [n for n, v in model.initializers.items() if v.array is None or v in new]
         return load(model, batch=batch, variables=changing)
     return _specialize_sizes(model, batch, new)
 
 
 def _replace_initializers(model: Model, variables: Collection[str], constants: Collection[str]) -> dict[Value, Value]:
-    """The initializers that become variables or constants, and what takes their place."""
+    """The initializers that become variables or constants, and their replacements."""
     new = {v: variable(n, v.dtype, v.shape) for n in variables if (v := model.initializers[n]).array is not None}
     new |= {v: constant(model.arrays[n], hint=n) for n in constants
             if n not in variables and (v := model.initializers[n]).array is None}

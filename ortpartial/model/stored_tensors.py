@@ -1,4 +1,4 @@
-"""Tensors as a model stores them, of any initializer or attribute: whether they hold what their shapes promise."""
+"""Tensors as a model stores them, of any initializer or attribute: a check of content against shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AXES, _BYTES = 32, 2**62
 
 
 def check_tensors(proto: ModelProto) -> None:
-    """Refuse tensors whose content is not what their shapes and element types say, which no reader expects.
+    """Refuse tensors whose content contradicts their shapes and element types, which no reader expects.
 
     Parameters
     ----------
@@ -53,8 +53,7 @@ def check_tensors(proto: ModelProto) -> None:
 
 
 def check_names(proto: ModelProto) -> None:
-    """Refuse what no other code expects: names that are not in UTF-8, which Python reads as bytes, opsets beyond 32
-    bits, and operators of ONNX without outputs.
+    """Refuse names not in UTF-8, which Python reads as bytes, opsets beyond 32 bits, and operators without outputs.
 
     Parameters
     ----------
@@ -138,7 +137,7 @@ def measure_bytes(t: TensorProto) -> int:
     Parameters
     ----------
     t : onnx.TensorProto
-        The tensor, not validated yet; one of texts counts its elements.
+        The tensor, not validated yet; for texts, the elements count.
 
     Returns
     -------
@@ -160,7 +159,7 @@ def measure_bytes(t: TensorProto) -> int:
 
 
 def list_tensors(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """All tensors of a model: dense and sparse initializers, attributes, and those of its training.
+    """All tensors of a model: dense and sparse initializers, attributes, and the tensors of its training.
 
     Parameters
     ----------
@@ -170,7 +169,7 @@ def list_tensors(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:
     Yields
     ------
     what : str
-        What to call the tensor.
+        The name of the tensor in messages.
     tensor : onnx.TensorProto
     """
     yield from _list_inside(proto.graph)
@@ -184,7 +183,7 @@ def list_tensors(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def _list_inside(container: GraphProto | FunctionProto) -> Iterator[tuple[str, TensorProto]]:
-    """The tensors of a graph or a function, those of the graphs inside it included."""
+    """The tensors of a graph or a function, also of the graphs inside it."""
     if isinstance(container, GraphProto):
         for t in container.initializer:
             yield repr(t.name), t
@@ -211,6 +210,6 @@ def _list_attribute(a: AttributeProto, what: str) -> Iterator[tuple[str, TensorP
 
 
 def _list_parts(s: Any, what: str) -> Iterator[tuple[str, TensorProto]]:
-    """The two tensors of a sparse one."""
+    """The two tensors of a sparse tensor."""
     yield what, s.values
     yield f"{what} (indices)", s.indices

@@ -1,8 +1,8 @@
 """The straight-through estimator: gradients pass through the rounding of a quantization as through the identity.
 
 An integer of a quantized graph stands for a real number. The formula of an operator computes it in the unit of the
-integer, before it is rounded to it; its gradient becomes that of the integer, and at last that of the float that a
-dequantization makes of it. What is computed stays as it is.
+integer, before it is rounded to it; its gradient becomes the gradient of the integer, and at last of the float that a
+dequantization makes of it. Computed values stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ortpartial.graph import (
 __all__ = ["QUANTIZERS", "can_pass_straight_through", "is_marked", "is_quantized", "mark_straight_through",
            "pass_straight_through", "stands_for", "to_real"]
 
-#: From the real numbers that the inputs of an operator stand for to those that its outputs stand for.
+#: From the real numbers that the inputs of an operator stand for to the real numbers of its outputs.
 Formula = Callable[..., "Value | Sequence[Value | None] | None"]
 
 #: The formulas by domain and name of an operator.
@@ -39,20 +39,20 @@ FORMULAS: dict[tuple[str, str], Formula] = {}
 #: The key of the metadata of a file whose gradients pass straight through.
 _MARK = "ortpartial.straight_through"
 
-#: Operators that round real numbers to those of a quantization.
+#: Operators that round real numbers to a quantization.
 QUANTIZERS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QuantizeLinear"})
 
-#: Element types of quantizations, and those beside them: Cast of onnxruntime 1.19.2 takes no integers of 4 bits.
+#: Element types of quantizations, and further integers: Cast of onnxruntime 1.19.2 takes no integers of 4 bits.
 _WHOLE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
 _NARROW = frozenset(TensorProto.DataType.Value(t[len("tensor(") : -1].upper())
                     for t in accepted_types(schema_of("DequantizeLinear", "", OPSET), 0)) - _WHOLE
 
 
 def stands_for(*op_types: str, domain: str = "") -> Callable[[Formula], Formula]:
-    """Register what operators stand for.
+    """Register the formula of real numbers that operators stand for.
 
     The function takes the inputs as positional parameters, and attributes, ``node`` or ``y``, the first output, as
-    keyword-only ones.
+    keyword-only parameters.
     """
 
     def register(formula: Formula) -> Formula:
@@ -70,7 +70,7 @@ def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> li
     node : Node
         A node of a quantized graph, or any other.
     reals : dict of Value to Value
-        What the integers of the nodes before it stand for; those of its own outputs are added.
+        The real numbers that the integers of the nodes before it stand for; its own outputs are added.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def pass_straight_through(node: Node, reals: MutableMapping[Value, Value]) -> li
 
 
 def apply_formula(node: Node, inputs: Inputs) -> Sequence[Value | None]:
-    """The values that the outputs of a node stand for, from those of its inputs."""
+    """The values that the outputs of a node stand for, from the values of its inputs."""
     formula = FORMULAS.get((node.domain, node.op_type))
     if formula is None:
         return _apply_same(node, inputs)
@@ -193,7 +193,7 @@ def is_quantized(node: Node) -> bool:
 
 
 def to_real(v: Value) -> Value:
-    """Numbers of a quantization in float32; what is none stays as it is."""
+    """Numbers of a quantization in float32; other numbers stay as they are."""
     kind = v.type.tensor_type.elem_type
     if kind in (TensorProto.FLOAT16, TensorProto.BFLOAT16) or kind in _WHOLE:
         return op.Cast(v, to=TensorProto.FLOAT)

@@ -1,4 +1,4 @@
-"""Suffixes of files: those of other libraries, under which no file of ours is written."""
+"""Suffixes of files: the suffixes of other libraries, under which no file of ours is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_suffix(path: str | os.PathLike[str], content: str, suffix: str) -> Non
     path : path
         The file.
     content : str
-        What is written, for the message.
+        The content, for the message.
     suffix : str
         How its files end, such as ``".onnx"``.
 

@@ -1,8 +1,8 @@
-"""Tied weights: initializers that an exporter has merged, read as one weight each, and tied ones, read as one.
+"""Tied weights: initializers that an exporter has merged are separated, and copies of a weight are joined.
 
-Exporters write equal tensors once, whatever they are: all fresh norm weights of a size become one initializer, and so
-do the copies of a layer. In training, these are weights of their own. A weight that a module does share, such as that
-of an embedding and a head, is written twice where one of them is transposed. And a bias of zeros is left out.
+Exporters write equal tensors once, whatever they are: all fresh norm weights of a size become a single initializer, and
+so do the copies of a layer. In training, these are weights of their own. A weight that a module does share, such as an
+embedding and a head, is written twice where either is transposed. And a bias of zeros is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAST_DISTINCT = 8
 _STATISTICS = ("running_mean", "running_var")
 _STATE_ORDER = ("weight", "bias", *_STATISTICS)
 
-#: What tells a weight from others, beginning with the kind of evidence; None for a number of the program.
+#: The key that tells a weight from others, beginning with the kind of evidence; None for a number of the program.
 Key = tuple[str, ...] | None
 
 #: Operators that read a weight and a number of the program alike.
@@ -50,9 +50,9 @@ class Ties:
     Parameters
     ----------
     separated : dict of str to str
-        By new initializer, the one of the file that an exporter had merged it with.
+        By new initializer, the initializer of the file that an exporter had merged it with.
     joined : dict of str to Alias
-        By initializer of the file that there is no more, the one with its content.
+        By dropped initializer of the file, the initializer with its content.
     restored : tuple of str
         Biases of zeros that an exporter had left out.
     """
@@ -71,7 +71,7 @@ class Ties:
         Parameters
         ----------
         names : dict of str to str, optional
-            What to call initializers; by default as they are.
+            Names of initializers in the lines; by default their own.
 
         Returns
         -------
@@ -108,15 +108,15 @@ class Use:
 
 
 def check_ties(ties: str) -> None:
-    """Raise an error unless a setting of ties is one of the two."""
+    """Raise an error unless a setting of ties is "infer" or "file"."""
     check_choice("ties", ties, ("infer", "file"))
 
 
 def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None, *, copy: bool = True
                ) -> tuple[ModelProto, Ties]:
-    """Separate the weights that an exporter has merged, join tied ones, and restore biases that were left out.
+    """Separate the weights that an exporter has merged, join copies of a weight, and restore biases that were left out.
 
-    A model with a training, and one that ortpartial has written or exported, is left as it is.
+    A model with a training, or written or exported by ortpartial, is left as it is.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def infer_ties(proto: ModelProto, arrays: Mapping[str, np.ndarray] | None = None
 
 
 class _Exporter:
-    """A model, and what names, nodes and metadata tell of the program that it was exported from."""
+    """A model, with the traces that its program has left in names, nodes and metadata."""
 
     def __init__(self, model: ModelProto, arrays: Mapping[str, np.ndarray]):
         self.model, self.graph, self.arrays = model, model.graph, arrays
@@ -218,10 +218,10 @@ class _Exporter:
         return arithmetic and int(np.prod(self.tensors[name].dims)) == 1
 
     def _list_keys(self, name: str, uses: Sequence[Use]) -> list[Key]:
-        """A key for each use of an initializer, equal for those of one weight."""
+        """A key for each use of an initializer, equal for uses of the same weight."""
         filled = _is_filled(self.read(name))
         keys = [self._find_key(name, use, filled) for use in uses]
-        if not filled and None in keys:  # No program has a number of its own that equals the random ones of a weight.
+        if not filled and None in keys:  # No program has a number of its own that equals random weights.
             weight = next((k for k in keys if k is not None), ("name", name))
             keys = [weight if k is None else k for k in keys]
         if filled or not any(k is not None and k[0] == "scope" for k in keys):
@@ -236,7 +236,7 @@ class _Exporter:
         """The key of the weight that a node reads."""
         if self.program is not None:
             call = self.program.read_call(use.node)
-            # The nodes of a body read what their node passes to it, by names of their own.
+            # The nodes of a body read the inputs of their node by names of their own.
             is_told = call is not None and (call[1] or id(use.node) in self.outside)
             return self._find_state(name, use, call[1]) if call is not None and is_told else (
                 "state", *(self._find_origins(name) or [name]))
@@ -256,7 +256,7 @@ class _Exporter:
             return None
         if scope is not None:
             return ("scope", scope, role)
-        if int(np.prod(self.tensors[name].dims)) <= 1:  # One number may be of the program.
+        if int(np.prod(self.tensors[name].dims)) <= 1:  # A single number may be of the program.
             return None
         # Without modules, a layer is known by its random weight, then by the name of its node.
         layer = self._find_layer(use) or use.node.name
@@ -270,7 +270,7 @@ class _Exporter:
         return weights[0] if weights else None
 
     def _find_state(self, name: str, use: Use, states: Sequence[str]) -> Key:
-        """The tensor of the module that a node reads, one of those of its call; None where it reads none."""
+        """The tensor of the module that a node reads, among the tensors of its call; None where it reads none."""
         if not states:
             return None
         role = name_parameter_input(use.node, use.index, self.computed)
@@ -285,7 +285,7 @@ class _Exporter:
         return ("state", states[0]) if len(states) == 1 else ("call", *states)
 
     def _find_scope(self, node: NodeProto) -> str | None:
-        """The module that a node comes from; the older exporter numbers the calls of one that is called repeatedly."""
+        """The module that a node comes from; the older exporter numbers repeated calls of a module."""
         scope = read_scope(node)
         if scope is None or not node.name.startswith("/"):
             return scope
@@ -299,7 +299,7 @@ class _Exporter:
     # -- tied
 
     def find_tied(self) -> Iterator[tuple[str, Alias]]:
-        """Initializers that are one weight with another one."""
+        """Initializers that are the same weight as another."""
         gone: set[str] = set()
         for names in self._group_equal():
             names.sort(key=is_generated_name)  # The name of a parameter stays.
@@ -331,7 +331,7 @@ class _Exporter:
         return self.program.origins.get(name, () if is_generated_name(name) else (name,))
 
     def _may_be_tied(self, kept: str, name: str) -> bool:
-        """Whether equal initializers are one weight, as far as names and nodes tell."""
+        """Whether equal initializers are the same weight, as far as names and nodes tell."""
         if self.program is not None:
             origins = self._find_origins(name)
             return is_generated_name(name) and len(origins) == 1 and origins == self._find_origins(kept)
@@ -397,7 +397,7 @@ def _separate(plan: _Exporter) -> dict[str, str]:
             if name in declared:
                 graph.input.add().CopyFrom(declared[name])
                 graph.input[-1].name = new
-    # What Identity nodes were read for is read directly now.
+    # Nodes read the initializer directly now, and no Identity of it.
     nodes = [node for node in graph.node if not (_is_identity(node) and plan.roots.get(node.output[0]) in changed)]
     del graph.node[:]
     graph.node.extend([*constants, *nodes])
@@ -413,7 +413,7 @@ def _find_kept(plan: _Exporter, name: str, groups: Iterable[Key]) -> Key:
 
 
 def _name(plan: _Exporter, name: str, key: Key, uses: Sequence[Use], taken: set[str]) -> str:
-    """A name for a weight that had been merged with another one."""
+    """A name for a weight that had been merged with another."""
     kind, parts = ("constant", ()) if key is None else (key[0], key[1:])
     via = next((u.via for u in uses if u.via != name), None)
     if kind == "name" or (kind == "state" and not is_generated_name(name)):
@@ -430,7 +430,7 @@ def _name(plan: _Exporter, name: str, key: Key, uses: Sequence[Use], taken: set[
 
 
 def _join(plan: _Exporter) -> dict[str, Alias]:
-    """Let each weight that is written twice be one initializer; the names of the others stay those of values."""
+    """Let each weight that is written twice be a single initializer; the other names remain as names of values."""
     joined = dict(plan.find_tied())
     if not joined:
         return joined
@@ -512,23 +512,23 @@ def _leaf(name: str) -> str:
 
 
 def _is_filled(a: np.ndarray) -> bool:
-    """Whether an array holds one number."""
+    """Whether an array is filled with a single number."""
     a = a.ravel()
     return bool(a.size and a[0] == a[-1] and (a == a[0]).all())
 
 
 def _is_informative(a: np.ndarray) -> bool:
-    """Whether an array holds so many different numbers that an equal one is no coincidence."""
+    """Whether an array holds so many different numbers that an equal array is no coincidence."""
     return np.unique(a.ravel()[:4096]).size >= _LEAST_DISTINCT
 
 
 def _read_start(a: np.ndarray) -> bytes:
-    """The beginning of a matrix or of its transpose, the same for both and another one for most."""
+    """The beginning of a matrix or of its transpose, the same for both and different for most others."""
     return min(a[:1, :64].tobytes(), a[:64, :1].tobytes())
 
 
 def _are_copies(a: str, b: str) -> bool:
-    """Whether two paths differ by the numbers of layers alone, as those of a layer and of its copies do."""
+    """Whether two paths differ by the numbers of layers alone, as for a layer and its copies."""
     p, q = a.split("."), b.split(".")
     differing = [(x, y) for x, y in zip(p, q, strict=False) if x != y]
     return len(p) == len(q) and bool(differing) and all(x.isdigit() and y.isdigit() for x, y in differing)

@@ -40,9 +40,9 @@ class TorchRecord:
     training : bool
         The mode of the module.
     per_instance : tuple of str
-        The running statistics that each row updates by itself: those of InstanceNorm.
+        The running statistics that each row updates by itself, as in InstanceNorm.
     cumulative : tuple of str
-        The running statistics that are the mean of all batches: those of a momentum of None.
+        The running statistics that are the mean of all batches, as with a momentum of None.
     """
 
     parameters: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def note_torch(proto: ModelProto, record: TorchRecord) -> None:
     proto : onnx.ModelProto
         The model, which is written to.
     record : TorchRecord
-        The record, which replaces a former one.
+        The record, which replaces a former record.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def note_torch(proto: ModelProto, record: TorchRecord) -> None:
 
 
 def read_torch(proto: ModelProto) -> TorchRecord | None:
-    """The record of the torch module that a model was exported from, where `ortpartial.torch.export` wrote one.
+    """The record of the torch module that a model was exported from, if written by `ortpartial.torch.export`.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class Leaf:
     is_trained : bool
         Whether it is trained.
     note : str
-        What else there is to say.
+        A further remark.
     """
 
     path: tuple[str, ...]
@@ -51,7 +51,7 @@ class Leaf:
 
 @dataclass
 class _Group:
-    """A module: what is in it, by the next part of the name."""
+    """A module: its members by the next part of the name."""
 
     members: dict[str, _Group | Leaf] = field(default_factory=dict)
 
@@ -119,18 +119,18 @@ def count_modules(graph: GraphProto, names: Iterable[str]) -> dict[str, int]:
 
 def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 100, has_notes: bool = True
               ) -> list[str]:
-    """The lines of a table of initializers, in which modules are indented.
+    r"""The lines of a table of initializers, in which modules are indented.
 
     Parameters
     ----------
     leaves : iterable of Leaf
         The initializers.
     depth : int, optional
-        The number of levels; what is below becomes one line. By default as many as fit 60 lines, and at least one.
+        The number of levels; deeper levels become a line. By default as many as fit 60 lines, and at least 1.
     width : int
         The number of columns.
     has_notes : bool
-        Whether the last column says what is trained, and what else there is to say.
+        Whether the last column says whether a weight is trained, with further remarks.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
     Examples
     --------
     >>> leaves = [Leaf(("a.", "fc.", "weight"), "float32[2x3]", 6, True), Leaf(("b",), "float32[]", 1, False, "scalar")]
-    >>> print(*draw_tree(leaves), sep="\\n")
+    >>> print(*draw_tree(leaves), sep="\n")
     initializer  type          numbers
     a.fc.weight  float32[2x3]        6  trained
     b            float32[]           1  scalar
@@ -152,7 +152,7 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
             assert isinstance(inner, _Group)  # Only groups have a dot or a slash behind their names.
             group = inner
         label = leaf.path[-1]
-        while label in group.members:  # One initializer has the name that another has in the tree.
+        while label in group.members:  # An initializer has the name that another has in the tree.
             label += "'"
         group.members[label] = leaf
     deepest = _measure(root)
@@ -166,7 +166,7 @@ def draw_tree(leaves: Iterable[Leaf], *, depth: int | None = None, width: int = 
 
 
 def _walk(group: _Group) -> Iterator[tuple[str, _Group | Leaf]]:
-    """The members of a group; where one is the only member of another, both are one."""
+    """The members of a group; a group with a single member is joined with it."""
     for label, member in group.members.items():
         while isinstance(member, _Group) and len(member.members) == 1:
             ((part, member),) = member.members.items()

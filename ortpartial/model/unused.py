@@ -13,12 +13,12 @@ __all__ = ["remove_named", "remove_unread", "remove_unused", "replace_messages"]
 
 
 def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -> None:
-    """Remove those among some constants that nothing reads: initializers, Constant nodes, and an Identity of either.
+    """Remove constants, of some names, that nothing reads: initializers, Constant nodes, and an Identity of either.
 
     Parameters
     ----------
     container : onnx.GraphProto or onnx.FunctionProto
-        What holds the constants, in itself or in its bodies; it is changed.
+        The graph or function that holds the constants, in itself or in its bodies; it is changed.
     names : iterable of str
         The names of the constants.
 
@@ -50,7 +50,7 @@ def remove_unused(container: GraphProto | FunctionProto, names: Iterable[str]) -
 
 
 def remove_named(messages: MutableSequence[Message], names: Collection[str]) -> None:
-    """Remove the messages of a repeated field that have one of some names; the others are not copied.
+    """Remove the messages of a repeated field that have these names; the others are not copied.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def replace_messages(messages: MutableSequence[Message], others: Iterable[Messag
     messages : repeated field
         Such as the nodes of a graph; it is changed.
     others : iterable of message
-        What it is to hold.
+        The new messages.
     """
     kept = list(others)
     del messages[:]
@@ -85,7 +85,7 @@ def remove_unread(container: GraphProto | FunctionProto) -> None:
     Parameters
     ----------
     container : onnx.GraphProto or onnx.FunctionProto
-        What holds the nodes, in any order; it is changed.
+        The graph or function that holds the nodes, in any order; it is changed.
 
     Examples
     --------

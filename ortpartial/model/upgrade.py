@@ -33,11 +33,11 @@ __all__ = ["STANDARD", "mark_opset", "upgrade"]
 #: The names of the domain of ONNX's own operators.
 STANDARD = frozenset({"", "ai.onnx"})
 
-#: The first opset that is upgraded here: what comes before it is left to the converter of onnx.
+#: The first opset that is upgraded here: older opsets are left to the converter of onnx.
 FIRST = 7
 
 
-#: Where nodes say of which opset they are, if not of that of the model.
+#: The attribute by which nodes tell their opset, if it is not the model's.
 _MARK = "ortpartial.opset"
 
 
@@ -56,12 +56,12 @@ def mark_opset(nodes: Iterable[NodeProto], version: int) -> None:
 
 
 def upgrade(model: ModelProto) -> ModelProto:
-    """The model in the operators of the opset that the library reads, or of a later one that it has already.
+    """The model in the operators of the opset that the library reads, or of its own, later opset.
 
     A node is written anew where its operator has changed: where attributes became inputs, and where the same node has
-    another meaning. All other nodes stay as they are, and so do those of other domains. onnx's converter has no part in
-    it: that of onnx 1.23.2 changes what Resize, Upsample and Hardmax compute, and takes no graph with an operator that
-    it does not know.
+    another meaning. All other nodes stay as they are, and so do nodes of other domains. onnx's converter has no part in
+    it: in 1.23.2 it changes the results of Resize, Upsample and Hardmax, and takes no graph with an operator that it
+    does not know.
 
     Parameters
     ----------
@@ -75,7 +75,8 @@ def upgrade(model: ModelProto) -> ModelProto:
     Raises
     ------
     ModelError
-        The opset is below 7, and onnx's converter fails; or no later operator does what one of the model does.
+        The opset is below 7, and onnx's converter fails; or no later operator computes the same as an operator of the
+        model.
     """
     version = next((o.version for o in model.opset_import if o.domain in STANDARD), OPSET)
     newest = max(OPSET, version, *(_find_opset(node, version) for node in walk_protos(model.graph)))
@@ -92,7 +93,7 @@ def upgrade(model: ModelProto) -> ModelProto:
             node.metadata_props.remove(mark)
     for imported in model.opset_import:
         if imported.domain in STANDARD:
-            imported.version = newest  # since OPSET, operators have only gained what may be left out
+            imported.version = newest  # since OPSET, operators have only gained optional parts
     return model
 
 
@@ -102,7 +103,7 @@ def _find_opset(node: NodeProto, version: int) -> int:
 
 
 def _write(model: ModelProto, version: int) -> None:
-    """Write anew the nodes of old opsets whose operators have changed; below opset 7, those that onnx gets wrong."""
+    """Write anew the nodes of old opsets whose operators have changed; below opset 7, nodes that onnx gets wrong."""
     context = _Context(model, version)
     for graph in reversed([*walk_graphs(model.graph)]):  # bodies before the nodes that hold them
         if any(context.find_writer(node) for node in graph.node):
@@ -161,7 +162,7 @@ class _Context:
             declared = [v for v in graph.value_info if v.name in foreign]  # others are wrong now and then
             del graph.value_info[:]
             graph.value_info.extend(declared)
-        with suppress(Exception):  # types are then those that are declared
+        with suppress(Exception):  # then the declared types hold
             bare = onnx.shape_inference.infer_shapes(bare)
         graphs = list(walk_graphs(bare.graph))
         stored = {t.name: helper.make_tensor_type_proto(t.data_type, t.dims) for g in graphs for t in g.initializer}
@@ -180,7 +181,7 @@ class _Context:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes the nodes that take the place of one."""
+    """Writes the nodes that replace a node."""
 
     node: NodeProto
     context: _Context
@@ -237,7 +238,7 @@ class _Writer:
         self.nodes.append(new)
 
     def move(self, *names: str, drop: tuple[str, ...] = ()) -> None:
-        """Write the node with attributes as the inputs that follow those which it had, and without some others."""
+        """Write the node with attributes as inputs after its own, and without some attributes."""
         count = schema_of(self.node.op_type, "", self.version).max_input
         inputs = [*self.node.input, *[""] * (count - len(self.node.input))]
         formal = schema_of(self.node.op_type, "", OPSET).inputs
@@ -260,7 +261,7 @@ WRITERS: dict[str, tuple[int, Callable[[_Writer], None]]] = {}
 
 
 def _until(last: int, *op_types: str) -> Callable[[Callable[[_Writer], None]], Callable[[_Writer], None]]:
-    """Register what writes nodes of operators up to an opset."""
+    """Register a function that rewrites nodes of operators up to an opset."""
     def register(write: Callable[[_Writer], None]) -> Callable[[_Writer], None]:
         WRITERS.update(dict.fromkeys(op_types, (last, write)))
         return write
@@ -297,7 +298,7 @@ def _(w: _Writer) -> None:
 
 @_until(11, "Dropout")
 def _(w: _Writer) -> None:
-    """With a mask that says what was dropped, nothing, where later ones say what was kept."""
+    """Write nothing for a mask of dropped elements, where later opsets have a mask of kept elements."""
     x, *_ = w.node.input
     w.move("ratio")
     if any(w.node.output[1:]):
@@ -401,7 +402,7 @@ def _(w: _Writer) -> None:
 
 
 def _examples(names: Any, values: Any, states: int) -> list[onnx.ValueInfoProto]:
-    """The states of one example of a batch, and its sequences, with one axis more than their elements."""
+    """The states of a single example of a batch, and its sequences, with an axis more than their elements."""
     declared = [onnx.ValueInfoProto(name=name, type=v.type) for name, v in zip(names, values, strict=True)]
     for v in declared[states:]:
         if v.type.tensor_type.HasField("shape"):

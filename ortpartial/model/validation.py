@@ -1,4 +1,4 @@
-"""Validation of models: refuse those that crash or hang onnx or onnxruntime, although they pass onnx's checker."""
+"""Validation of models: refusals of models that crash or hang onnx or onnxruntime, but pass onnx's checker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .walk import walk_protos
 
 __all__ = ["available_memory", "check_equation", "check_numbers", "check_proto", "check_size"]
 
-#: Attributes whose whole numbers may be of any size; in others, one beyond 32 bits overflows inside onnx 1.23.2.
+#: Attributes whose whole numbers may be of any size; in others, a number beyond 32 bits overflows inside onnx 1.23.2.
 _ANY_NUMBER = frozenset({"ends", "ignore_index", "starts", "value_int", "value_ints"})
 
 #: Attributes that must be positive: onnx and onnxruntime divide by them or count with them.
@@ -27,7 +27,7 @@ _POSITIVE = frozenset({"blocksize", "dilations", "group", "hidden_size", "kernel
                        "offset_group", "output_height", "output_width", "pooled_shape", "sample_size",
                        "strides"})
 
-#: Attributes of windows, and the most that they may be along an axis: larger ones overflow, or take hours.
+#: Attributes of windows, and their largest size along an axis: larger windows overflow, or take hours.
 _WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "sampling_ratio", "strides"})
 LARGEST_WINDOW = 2**20
 
@@ -134,7 +134,7 @@ def check_numbers(op_type: str, attributes: Mapping[str, Sequence[int]], where: 
 
 
 def check_equation(equation: str, where: str) -> None:
-    """Refuse several ellipses in one term of Einsum, with which inference never ends.
+    """Refuse several ellipses in a term of Einsum, with which inference never ends.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def _check_loop(node: NodeProto, container: GraphProto | FunctionProto) -> None:
 
 
 def _keeps_condition(body: GraphProto, container: GraphProto | FunctionProto) -> bool:
-    """Whether the body of a Loop hands on the condition that it reads, or one that is always true."""
+    """Whether the body of a Loop hands on the condition that it reads, or a condition that is always true."""
     makers = {o: n for n in body.node for o in n.output}
     name = body.output[0].name
     while name in makers and makers[name].op_type == "Identity":
@@ -196,7 +196,7 @@ _CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_i
 
 
 def check_size(value: Value, what: str) -> None:
-    """Refuse a tensor of negative sizes, or one that is larger than the memory of the machine.
+    """Refuse a tensor of negative sizes, or larger than the memory of the machine.
 
     Parameters
     ----------

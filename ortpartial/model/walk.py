@@ -47,12 +47,12 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def walk_protos(container: GraphProto | FunctionProto) -> Iterator[NodeProto]:
-    """Nodes, and those of the graphs inside them, in attributes of any operator.
+    """Nodes, and the nodes of the graphs inside them, in attributes of any operator.
 
     Parameters
     ----------
     container : onnx.GraphProto or onnx.FunctionProto
-        What holds the nodes; it need not be valid.
+        The graph or function that holds the nodes; it need not be valid.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""Writing models: atomically, with external data where one exceeds a protobuf message."""
+"""Writing models: atomically, with external data beyond the size of a protobuf message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     proto : onnx.ModelProto
-        The model. Of one of more than 2 GB, what goes to the second file is taken out.
+        The model. Beyond 2 GB, its content for the second file is taken out of it.
     path : path
         The file.
 
@@ -46,7 +46,7 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
     SettingError
         It ends as a file of another library.
     OSError
-        The file cannot be written; the former one remains.
+        The file cannot be written; the former file remains.
 
     Examples
     --------
@@ -64,14 +64,14 @@ def write(proto: ModelProto, path: str | os.PathLike[str]) -> None:
 def write_folder(protos: Mapping[str, ModelProto], folder: str | os.PathLike[str]) -> dict[str, Path]:
     """Write models into a folder, which is complete or not there whenever the process ends.
 
-    In a folder that is there, all models are written before the first takes the place of a former one.
+    In an existing folder, all models are written before the first replaces a former model.
 
     Parameters
     ----------
     protos : dict of str to onnx.ModelProto
         The models by name, as for `write`.
     folder : path
-        The folder, which is made with those that it is in.
+        The folder, which is made with its parents.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def write_folder(protos: Mapping[str, ModelProto], folder: str | os.PathLike[str
     Raises
     ------
     OSError
-        A file cannot be written; all former ones remain.
+        A file cannot be written; all former files remain.
 
     Examples
     --------
@@ -98,14 +98,14 @@ def write_folder(protos: Mapping[str, ModelProto], folder: str | os.PathLike[str
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray], instead: str) -> None:
-    """Refuse to write what a training has made NaN or infinite.
+    """Refuse to write weights that a training has made NaN or infinite.
 
     Parameters
     ----------
     arrays : dict of str to numpy.ndarray
-        What would be written, by name.
+        The arrays to be written, by name.
     first : dict of str to numpy.ndarray
-        What the training started with. Where that is not finite, it is meant.
+        The arrays at the start of the training. Where these are not finite, it is meant.
     instead : str
         The method that returns the model all the same.
 
@@ -133,7 +133,7 @@ def _write_all(protos: Mapping[Path, ModelProto]) -> None:
                 _stage(proto, target, data[target], stack)
         for folder in {target.parent for target in targets}:
             flush_folder(folder)
-    finally:  # The model that stands there now, the former or the new one, keeps its data.
+    finally:  # The model that stands there now, former or new, keeps its data.
         for target, files in data.items():
             for unused in files.difference(_list_data(target)):
                 unused.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ def _stage(proto: ModelProto, target: Path, data: set[Path], stack: ExitStack) -
 
 
 def _list_initializers(proto: ModelProto) -> list[TensorProto]:
-    """The initializers of all graphs of a model, those of its training included."""
+    """The initializers of all graphs of a model, also of its training."""
     graphs = [proto.graph, *(g for info in proto.training_info for g in (info.initialization, info.algorithm))]
     return [t for graph in graphs for g in walk_graphs(graph) for t in g.initializer]
 
@@ -176,7 +176,7 @@ def _move(tensors: list[TensorProto], file: BinaryIO, name: str) -> None:
 def _reserve_name(path: Path) -> Path:
     """An empty file of an unused name for the data of a model.
 
-    A former model keeps its own until it is replaced, and so does one that another process is writing there.
+    A former model keeps its own until it is replaced, and so does a model that another process is writing there.
     """
     n, beside = 0, path.with_name(f"{path.name}.data")
     while True:
@@ -189,7 +189,7 @@ def _reserve_name(path: Path) -> Path:
 
 
 def _list_data(path: Path) -> list[Path]:
-    """The files of external data of a model, if there is one, under names that `write` gives."""
+    """The files of external data of a model, if any, under names that `write` gives."""
     if not path.is_file() or not any(path.parent.glob(f"{glob.escape(path.name)}.*data")):
         return []
     try:

@@ -31,7 +31,7 @@ _RESERVED = frozenset({
     "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof", "union",
     "unix", "unsigned", "unused", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq"})
 
-#: What macros of headers look like: NULL, INFINITY, FLT_MAX, OP_LANES.
+#: The form of macros of headers: NULL, INFINITY, FLT_MAX, OP_LANES.
 _MACRO = re.compile(r"([A-Z]{3}|(FE|FP|M|OP)_)[A-Z0-9_]*")
 
 #: Characters that strings of C hold as they are.
@@ -177,9 +177,9 @@ class CFile:
     Parameters
     ----------
     name : str
-        What functions and types begin with.
+        The prefix of functions and types.
     state, rows, given, memory : sequence of Field
-        The fields of its structs; the shapes of `rows` are those of one row.
+        The fields of its structs; the shapes of `rows` are the shapes of single rows.
     batch : int
         The rows of a batch.
     loss : numpy.dtype
@@ -187,7 +187,8 @@ class CFile:
     refusals : sequence of str
         The errors that a step may end with, by code from 1.
     is_training : bool
-        Whether other files call its functions, those of a step and of many; else there is one, for its own file.
+        Whether other files call its functions, for a step and for many; else there is a single function, for its own
+        file.
     """
 
     name: str
@@ -243,7 +244,7 @@ class CFile:
             batch_arguments="".join(f", batch->{f.c_name}" for f in self.rows))
 
     def _argument(self, f: Field) -> str:
-        """A batch of rows: they are gathered, but for a single one, which is where it is."""
+        """The argument of a batch of rows, which are gathered; a single row is read where it is."""
         return f", rows->{f.c_name} + at[0] * {f.size}" if self.batch == 1 else f", memory->x_{f.c_name}"
 
     def _gather(self) -> str:

@@ -31,7 +31,7 @@ FLAGS = ("-std=c99", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapp
 #: How compilers spell "for this very machine", if they can.
 _FOR_MACHINE = (("-march=native",), ("-mcpu=native",))
 
-#: Seconds that a compiler may take for a file, and to say what it is.
+#: Seconds that a compiler may take for a file, and to print its version.
 _LIMIT, _PROBE_LIMIT = 60.0, 20.0
 
 #: A library that is compiled of another format of calls has another key.
@@ -59,11 +59,11 @@ class Compiler:
     command : tuple of str
         How it is called.
     version : str
-        What it says of itself.
+        Its description of itself.
     flags : tuple of str
-        Those that mean this very machine.
+        The flags that stand for this very machine.
     machine : str
-        A digest of what they stand for.
+        A digest of the features that they stand for.
     """
 
     command: tuple[str, ...]
@@ -113,7 +113,7 @@ def compile_library(
     compiler: Compiler | None = None,
     limit: float = _LIMIT,
 ) -> ctypes.CDLL:
-    """Compile a C source for this machine and load it; what was compiled before, in any process, is only loaded.
+    """Compile a C source for this machine and load it; a source compiled before, in any process, is only loaded.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def compile_library(
     headers : dict of str to str
         The files that it includes, by name.
     flags : sequence of str
-        Flags of the compiler, beside those that mean this machine.
+        Flags of the compiler, beside the flags for this machine.
     compiler : Compiler, optional
         By default that of `find_compiler`.
     limit : float
@@ -161,7 +161,7 @@ def _make_key(source: str, headers: Mapping[str, str], flags: Sequence[str], com
 
 def _compile(source: str, headers: Mapping[str, str], flags: Sequence[str], compiler: Compiler, limit: float,
              folder: Path | None, key: str) -> ctypes.CDLL:
-    """Compile a library, store it in the cache if there is one, and load it."""
+    """Compile a library, store it in the cache, if any, and load it."""
     command = [*compiler.command, *flags, *compiler.flags, "source.c", "-o", "library.so", "-lm"]
     try:
         # On Windows a library that is loaded cannot be removed.
@@ -178,7 +178,7 @@ def _compile(source: str, headers: Mapping[str, str], flags: Sequence[str], comp
 
 
 def _run(command: Sequence[str], folder: Path, files: Mapping[str, str], limit: float) -> str:
-    """Run a compiler in a folder with these files, and return what it says."""
+    """Run a compiler in a folder with these files, and return its messages."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
     log = folder / "log.txt"
@@ -212,14 +212,14 @@ def _wait(process: subprocess.Popen[bytes], limit: float) -> int:
 
 
 def _shorten(text: str, lines: int = 12) -> str:
-    """The first lines of what a compiler says."""
+    """The first lines of a compiler's messages."""
     first = text.splitlines()
     return "\n".join([*first[:lines], "..."] if len(first) > lines else first)
 
 
 @lru_cache(maxsize=8)
 def _find(cc: str, path: str) -> tuple[Compiler | None, tuple[str, ...]]:
-    """The first compiler that works in this environment, and why those before it do not."""
+    """The first compiler that works in this environment, and why the compilers tried before it do not."""
     reasons = []
     for command in dict.fromkeys((*_split(cc), ("cc",), ("gcc",), ("clang",))):
         try:
@@ -243,7 +243,7 @@ def _split(cc: str) -> list[tuple[str, ...]]:
 
 
 def _describe(command: tuple[str, ...], path: str) -> Compiler:
-    """A compiler, with what it says of itself and of this machine."""
+    """A compiler, with its description of itself and of this machine."""
     executable = shutil.which(command[0], path=path or None)
     if executable is None:
         raise CompilerError(f"{command[0]} is not installed")
@@ -258,7 +258,7 @@ def _describe(command: tuple[str, ...], path: str) -> Compiler:
 
 
 def _digest_macros(command: Sequence[str], folder: Path) -> str:
-    """A digest of what a compiler defines: which instructions there are, and of which library the headers are."""
+    """A digest of the macros of a compiler, which tell the instructions and the library of the headers."""
     _run([*command, "-dM", "-E", "probe.c", "-o", "macros.txt"], folder, {"probe.c": _PROBE}, _PROBE_LIMIT)
     return hashlib.sha256((folder / "macros.txt").read_bytes()).hexdigest()[:32]
 

@@ -79,7 +79,7 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """How long onnxruntime takes for the step on one core, as one of an epoch."""
+        """How long onnxruntime takes for the step on a single core, within an epoch."""
         return self._take(_ONNXRUNTIME)
 
     @property
@@ -119,14 +119,14 @@ class StepCost:
 
 
 def estimate_cost(outputs: Iterable[Value], rows: Collection[Value]) -> StepCost:
-    """Estimate what a step has to do.
+    """Estimate the work of a step.
 
     Parameters
     ----------
     outputs : iterable of Value
         The outputs of the step, with static sizes.
     rows : collection of Value
-        Those of its inputs that are batches of rows.
+        Its inputs that are batches of rows.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def estimate_cost(outputs: Iterable[Value], rows: Collection[Value]) -> StepCost
 
 
 def _walk(nodes: Iterable[Node], runs: int) -> Iterator[tuple[Node, int]]:
-    """Nodes and those of their bodies, with how often each runs."""
+    """Nodes, also of their bodies, with the number of runs of each."""
     for node in nodes:
         yield node, runs
         for body in node.bodies:

@@ -13,7 +13,7 @@ __all__ = ["expand_einsum"]
 
 
 def expand_einsum(node: Node) -> Value | None:
-    """Sums of products as matrix products, one factor after the other.
+    """Sums of products as matrix products, factor after factor.
 
     Parameters
     ----------

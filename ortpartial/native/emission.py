@@ -19,7 +19,7 @@ __all__ = ["Writer"]
 #: Sums that a reduction of neighboring elements adds up side by side, and the elements from which on it does.
 _LANES, _LONG = 16, 32
 
-#: The most numbers that are checked one by one.
+#: The most numbers that are checked singly.
 _FEW = 8
 
 _INT64 = np.dtype(np.int64)
@@ -68,7 +68,7 @@ class Writer:
         return lines
 
     def registers(self) -> list[str]:
-        """The declarations of intermediate results of one element; a place in an array of one element is not read."""
+        """The declarations of intermediate results of a single element; a slot of a scalar array is not read."""
         return [f"{C_TYPES[a.dtype]} {self.base(a)};" + f" (void){self.base(a)};" * (a.dtype == _INT64)
                 for a in self.plan.registers]
 
@@ -90,7 +90,7 @@ class Writer:
         return self.base(load.array) + f"[{index}]" * (not self.is_variable(load.array))
 
     def is_variable(self, array: Array) -> bool:
-        """Whether an array is a variable of one element, which has no index."""
+        """Whether an array is a scalar variable, which has no index."""
         array = array.memory
         return array in self.plan.registers or (array.role == "given" and array.size == 1) or array.name == "k"
 
@@ -108,7 +108,7 @@ class Writer:
         return body.nest(is_independent=not any(s.adds for s in kernel.stores))
 
     def _write_check(self, kernel: Check) -> list[str]:
-        """A loop that compilers vectorize says whether any number is outside, and one behind it finds that number."""
+        """Check in a vectorizable loop whether any number is outside, and find that number in a second loop."""
         code = self.refusals.setdefault(kernel.refusal, len(self.refusals) + 1)
         at = [p.at for p in (*_places([kernel.value]), *([kernel.to] if kernel.to is not None else []))]
         loops = [Counter(f"i{j}", axis, n) for j, (axis, n) in enumerate(collapse(kernel.value.shape, at))]
@@ -212,7 +212,7 @@ class Counter:
     step, start : int
         How far it goes each time, and where it starts.
     base : str
-        What is added to the counter, that of a loop around along the same axis.
+        A summand of the counter: the counter of a loop around along the same axis.
     """
 
     name: str
@@ -235,7 +235,7 @@ class Counter:
 
 
 class Body:
-    """The statements of some loops, in which equal ones stand once, each in the outermost loop that it can stand in.
+    """The statements of some loops, equal statements once, in the outermost loop possible.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ class Body:
             self._names[to.dtype, place] = value, len(self.loops)
 
     def nest(self, *, is_independent: bool = False) -> list[str]:
-        """The loops with their statements; no element of independent ones depends on another one."""
+        """The loops with their statements; elements of independent loops do not depend on each other."""
         lines = self._lines[-1]
         for i, c in reversed(list(enumerate(self.loops))):
             is_inner = is_independent and i == len(self.loops) - 1
@@ -332,7 +332,7 @@ def affine_text(at: Affine, axes: dict[int, str], offset: int = 0) -> str:
 
 
 def collapse(shape: Sequence[int], places: Iterable[Affine]) -> list[tuple[int, int]]:
-    """The loops over a shape: axes that are neighbors in all places become one.
+    """The loops over a shape: axes that are neighbors in all places are merged.
 
     Returns
     -------
@@ -363,7 +363,7 @@ def _part(at: Affine, start: int, stop: int) -> Affine:
 
 
 def _is_by_column(places: Sequence[Affine], column: int, row: int) -> bool:
-    """Whether neighbors are in different results, rather than in one."""
+    """Whether neighbors are in different results, not in the same one."""
     by = [sum(abs(p.strides[axis]) == 1 for p in places) for axis in (column, row)]
     return by[0] > by[1]
 

@@ -1,4 +1,4 @@
-"""Operators that are written out in simpler ones before a step is translated."""
+"""Operators that are written out in simpler operators before a step is translated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expand(outputs: Mapping[str, Value]) -> dict[str, Value]:
     """
     try:
         return dict(zip(outputs, rewrite(list(outputs.values()), {}, _expand), strict=True))
-    except GraphError as e:  # The runtime takes a tensor of one element for a scalar; shape inference does not.
+    except GraphError as e:  # The runtime takes a single element for a scalar; shape inference does not.
         raise UntranslatableError(f"With known sizes, an operator is refused: {e}") from e
 
 
@@ -54,7 +54,7 @@ def _expand(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | Non
         return None
     # Sizes that are known now give the outputs shapes.
     twin = make_node(node.schema, inputs, node.attributes, n_outputs=len(node.outputs), name=node.name)
-    if not is_simple and node.op_type in REFUSING:  # Its kernel checks, and what it is written in does not.
+    if not is_simple and node.op_type in REFUSING:  # Its kernel checks, and its expansion does not.
         twin = make_node(node.schema, guard_bound(node, twin.inputs), node.attributes, n_outputs=len(node.outputs),
                          name=node.name)
     if is_simple:
@@ -135,7 +135,7 @@ def _gelu(node: Node) -> Value:
 
 
 def _pad(node: Node) -> Value | None:
-    """Padding that repeats what is there, or cuts it off, as a choice of places; None for the others."""
+    """Padding that repeats elements, or cuts them off, as a choice of places; None for other padding."""
     x, pads, value, axes = (*node.inputs, None, None)[:4]
     if x is None or pads is None or pads.array is None or (axes is not None and axes.array is None):
         return None
@@ -153,7 +153,7 @@ def _pad(node: Node) -> Value | None:
 
 
 def _dropout(node: Node) -> list[Value] | None:
-    """In evaluation; what is random has been written out in a step."""
+    """Dropout in evaluation; a step's random numbers have been written out."""
     x, _, training = (*node.inputs, None, None)[:3]
     if x is None or (training is not None and (training.array is None or training.array.any())):
         return None
@@ -186,7 +186,7 @@ def zero(x: Value) -> Value:
     return cast(constant(0.0, np.float32), x)
 
 
-#: By operator, what it is in simpler ones; function bodies serve the others.
+#: By operator, its form in simpler operators; function bodies serve the others.
 _FORMULAS: dict[str, Callable[[Node], Any]] = {
     "BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization,
     "LogSoftmax": _log_softmax, "Softmax": _softmax,

@@ -1,4 +1,4 @@
-"""Expressions: what the elements of a tensor are, as functions of its indices; and the arrays that they are read from.
+"""Expressions: the elements of a tensor as functions of its indices; and the arrays that they are read from.
 
 An expression has a shape, and a leaf of it reads an array at a place that is affine in the indices. So a view, such as
 a slice or a transpose, is the same expression with other strides, and costs nothing.
@@ -29,14 +29,14 @@ class Array:
     size : int
         How many there are.
     role : str
-        ``"state"``, what a step changes; ``"row"``, a batch; ``"given"``, another input; ``"table"``, a constant; or
+        ``"state"``, which a step changes; ``"row"``, a batch; ``"given"``, another input; ``"table"``, a constant; or
         ``"scratch"``, an intermediate result.
     name : str
         The name of its field in C; empty for intermediate results.
     content : numpy.ndarray, optional
         The numbers of a constant.
     former : Array, optional
-        The array of the state that this one takes the place of after a step, in the same memory.
+        The array of the state whose place this array takes after a step, in the same memory.
     """
 
     dtype: np.dtype
@@ -48,7 +48,7 @@ class Array:
 
     @property
     def memory(self) -> Array:
-        """The array whose memory this one has."""
+        """The array that owns the memory."""
         return self if self.former is None else self.former
 
 
@@ -59,11 +59,11 @@ class Affine:
     Parameters
     ----------
     shape, strides : tuple of int
-        By index, its range and what it is multiplied by.
+        By index, its range and its factor.
     offset : int
         The value at the first element.
     outer : tuple of (str, int)
-        Loops around, by the names of their counters, and what these are multiplied by.
+        Loops around, by the names of their counters, and the factors of these.
     """
 
     shape: Shape
@@ -73,12 +73,12 @@ class Affine:
 
     @classmethod
     def contiguous(cls, shape: Sequence[int]) -> Affine:
-        """The places of a tensor whose elements lie one behind the other."""
+        """The places of a tensor whose elements are adjacent."""
         return cls(tuple(shape), strides_of(shape))
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie one behind the other."""
+        """Whether the elements are adjacent, in order."""
         return all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, strides_of(self.shape), strict=True))
 
     def permuted(self, order: Sequence[int]) -> Affine:
@@ -110,7 +110,7 @@ class Affine:
         strides: list[int] = []
         i = 0
         groups: list[tuple[int, int]] = []
-        for n, s in merged:  # Neighbors that are one axis in truth become one.
+        for n, s in merged:  # Neighbors that are a single axis in truth are merged.
             if groups and groups[-1][1] == n * s:
                 groups[-1] = groups[-1][0] * n, s
             else:
@@ -133,7 +133,7 @@ class Affine:
 
 
 def strides_of(shape: Sequence[int]) -> Shape:
-    """The strides of a tensor whose elements lie one behind the other."""
+    """The strides of a tensor whose elements are adjacent."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -144,7 +144,7 @@ class Expression:
     dtype: np.dtype
     shape: Shape
 
-    #: What computing an element costs, in additions.
+    #: The cost of computing an element, in additions.
     cost = 0
 
     @property
@@ -182,7 +182,7 @@ class Load(Expression):
     index : Expression, optional
         A further place, computed for each element: a row number that is data.
     stride : int
-        What it is multiplied by.
+        The factor of the index.
     """
 
     array: Array
@@ -217,7 +217,7 @@ class Call(Expression):
     args : tuple of Expression
         The arguments.
     weight : int
-        What the operation alone costs.
+        The cost of the operation alone.
     """
 
     template: str
@@ -252,9 +252,9 @@ def move(expression: Expression, change: Callable[[Affine], Affine | None]) -> E
     Parameters
     ----------
     expression : Expression
-        What is seen.
+        The expression that is viewed.
     change : callable
-        From each affine function of its indices to one of the indices of the view, or None.
+        From each affine function of its indices to an affine function of the indices of the view, or None.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kernels: the loops that a step consists of, with what each reads and writes."""
+"""Kernels: the loops of a step, with the arrays that each reads and writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Store:
     to : Load
         The places that are written to.
     value : Expression
-        What is written.
+        The value that is written.
     template : str
-        How it is combined with what is there, ``{0}``; by default it takes its place.
+        How it is combined with the present element, ``{0}``; by default it takes its place.
     """
 
     to: Load
@@ -31,7 +31,7 @@ class Store:
 
     @property
     def adds(self) -> bool:
-        """Whether what is there counts."""
+        """Whether the present element counts."""
         return "{0}" in self.template
 
 
@@ -59,7 +59,7 @@ class Kernel:
 
 @dataclass(eq=False)
 class Loop(Kernel):
-    """Stores of expressions of one shape, one after the other for each index."""
+    """Stores of expressions of the same shape, in turn for each index."""
 
     stores: list[Store]
 
@@ -96,7 +96,7 @@ class Check(Kernel):
     shift : int
         By how much they are more than the numbers that the error is about.
     to : Load, optional
-        Where the numbers go as indices from 0 on; what reads them there runs after the check.
+        Where the numbers go as indices from 0 on; kernels that read them there run after the check.
     """
 
     value: Expression
@@ -127,11 +127,11 @@ class Reduction(Kernel):
     to : Load
         Where the result goes; its shape is that of the axes that remain.
     value : Expression
-        What is combined: on the axes that remain, then those that do not.
+        The value that is reduced, on the axes that remain, then on the others.
     template : str
         How two elements are combined, ``{0}`` and ``{1}``.
     first : str
-        What combining starts from, a C expression.
+        The start of the reduction, a C expression.
     """
 
     to: Load
@@ -148,16 +148,16 @@ class Reduction(Kernel):
 
 @dataclass(eq=False)
 class Product(Kernel):
-    """Matrix products, one for each index of a batch: α A B + β D.
+    """Matrix products, for each index of a batch: α A B + β D.
 
     Parameters
     ----------
     batch : tuple of int
         The ranges of the indices of the batch.
     shape : ProductShape
-        One product.
+        The sizes of a product.
     a, b, to : Load
-        The factors and the result; their first axes are those of the batch.
+        The factors and the result; their first axes are the axes of the batch.
     addend : Load, optional
         D.
     scratch : Load, optional
@@ -185,7 +185,7 @@ class Product(Kernel):
 
 @dataclass(eq=False)
 class Repeat(Kernel):
-    """Kernels that run several times, one time step after the other.
+    """Kernels that run several times, in order of the time steps.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class Repeat(Kernel):
     count : int
         How often.
     kernels : list of Kernel
-        What runs.
+        The kernels.
     """
 
     counter: str
@@ -216,14 +216,14 @@ class Repeat(Kernel):
 
 @dataclass(eq=False)
 class Branch(Kernel):
-    """Kernels that run where a condition holds, and those that run where it does not.
+    """Kernels that run where a condition holds, and others that run where it does not.
 
     Parameters
     ----------
     condition : Load
-        A truth value of one element.
+        A truth value of a single element.
     then, otherwise : list of Kernel
-        What runs.
+        The kernels.
     """
 
     condition: Load

@@ -1,7 +1,7 @@
 """The cache of compiled libraries: files in a folder that nobody but the user can write to.
 
-A file is named by the key of what it was compiled from and by the digest of its bytes, so that one file is an entry,
-complete or absent, and a damaged one is recognized before it is loaded. Any number of processes share the folder.
+The name of a file is the key of its source and the digest of its bytes, so that a file is an entry, complete or absent,
+and damage is recognized before it is loaded. Any number of processes share the folder.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if sys.platform != "win32":
 
 __all__ = ["find_cache", "load_entry", "store_entry"]
 
-#: Entries beyond these limits are dropped, those first that were not used for longest.
+#: Entries beyond these limits are dropped, the least recently used first.
 _ENTRIES, _BYTES = 256, 2**26
 
 
 def find_cache() -> Path | None:
     """The folder of the cache, which is made: in ``$ORTPARTIAL_CACHE``, or where the system keeps caches of the user.
 
-    A library is code that runs as the user, so that the folder and those that it is in must be safe from others.
+    A library is code that runs as the user, so that the folder and its parents must be safe from other users.
 
     Returns
     -------
@@ -63,12 +63,13 @@ def load_entry(folder: Path, key: str) -> ctypes.CDLL | None:
     folder : pathlib.Path
         The cache.
     key : str
-        What the library was compiled from, in hexadecimal digits.
+        The key of the source, in hexadecimal digits.
 
     Returns
     -------
     ctypes.CDLL or None
-        None where there is no such entry; one that is damaged, no regular file or of another user is removed.
+        None where there is no such entry; a damaged file, a file of another user and anything but a regular file is
+        removed.
     """
     for file in folder.glob(f"{key}-*.so"):
         with suppress(OSError), open_regular(file) as entry:
@@ -84,14 +85,14 @@ def load_entry(folder: Path, key: str) -> ctypes.CDLL | None:
 
 
 def store_entry(folder: Path, key: str, library: bytes) -> Path:
-    """Store a library in the cache, and drop old ones where there are many.
+    """Store a library in the cache, and drop old libraries where there are many.
 
     Parameters
     ----------
     folder : pathlib.Path
         The cache.
     key : str
-        What the library was compiled from, in hexadecimal digits.
+        The key of the source, in hexadecimal digits.
     library : bytes
         Its file.
 

@@ -26,9 +26,9 @@ class MemoryPlan:
     sizes : dict of numpy.dtype to int
         The elements of each pool.
     registers : dict of Array to int
-        Those of one element, which are variables, with their numbers.
+        Arrays of a single element, which are variables, with their numbers.
     fused : set of Array
-        Those that exist inside one loop alone, and take no memory.
+        Arrays that exist inside a single loop alone, and take no memory.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def _list_accesses(kernels: Sequence[Kernel | Branch]) -> dict[Array, list[int]]
 
 
 def _find_extents(steps: Sequence[tuple[Kernel, Around]]) -> dict[Kernel, tuple[int, int]]:
-    """By loop, the first kernel inside and the last one."""
+    """By loop, the first and the last kernel inside."""
     extents: dict[Kernel, tuple[int, int]] = {}
     for i, (_, around) in enumerate(steps):
         for loop in around:
@@ -104,7 +104,7 @@ def _find_extents(steps: Sequence[tuple[Kernel, Around]]) -> dict[Kernel, tuple[
 
 
 def _span(accesses: Sequence[tuple[int, Around]], extents: dict[Kernel, tuple[int, int]]) -> tuple[int, int]:
-    """When an array is needed: one that is used in a loop and outside of it, as states are, during all of the loop."""
+    """When an array is needed: during all of a loop if it is used in the loop and outside of it, as states are."""
     first, last = accesses[0][0], accesses[-1][0]
     common = next((k for k, loops in enumerate(zip(*(around for _, around in accesses), strict=False))
                    if len(set(loops)) > 1), min(len(around) for _, around in accesses))
@@ -115,7 +115,7 @@ def _span(accesses: Sequence[tuple[int, Around]], extents: dict[Kernel, tuple[in
 
 
 def _is_fused(array: Array, kernel: Kernel) -> bool:
-    """Whether an array is written and read at the same places of one loop alone."""
+    """Whether an array is written and read at the same places of a single loop."""
     if not isinstance(kernel, Loop):
         return False
     writes = [s.to for s in kernel.stores if s.to.array is array]
@@ -125,7 +125,7 @@ def _is_fused(array: Array, kernel: Kernel) -> bool:
 
 
 def _place(spans: dict[Array, tuple[int, int]], plan: MemoryPlan, dtype: np.dtype) -> None:
-    """Give each array the lowest place that is free while it is needed, the largest ones first."""
+    """Give each array the lowest place that is free while it is needed, the largest first."""
     line = _LINE // dtype.itemsize
     placed: list[tuple[int, int, int, int]] = []  # first kernel, last kernel, first element, end
     for array, (first, last) in sorted(spans.items(), key=lambda item: -item[0].size):

@@ -1,4 +1,4 @@
-"""The order of kernels: what a step changes is overwritten where it is, after all that reads it; loops are fused."""
+"""The order of kernels: states are overwritten in place, after all that reads them; loops are fused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["drop_unread", "order_kernels"]
 
 
 def order_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels in an order in which none reads of the state what another one has overwritten, with loops fused.
+    """Kernels in an order in which no kernel reads a state that another has overwritten, with loops fused.
 
     Where there is no such order, a new state is computed beside the former one, and copied at the end.
 
     Parameters
     ----------
     kernels : sequence of Kernel
-        In the order in which they were written, each after those that it reads.
+        In the order in which they were written, each after the kernels that it reads from.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def order_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def _may_overwrite(kernel: Kernel, new: Array) -> bool:
-    """Whether a kernel reads each former element of a state before it writes the new one."""
+    """Whether a kernel reads each former element of a state before it writes the new element."""
     if kernel.refuses:
         return False
     places = {w.key for w in kernel.writes() if w.array is new}
@@ -67,7 +67,7 @@ def _set_aside(array: Array, kernels: Sequence[Kernel]) -> Kernel:
 def _sort(kernels: Sequence[Kernel]) -> tuple[list[Kernel], Array | None]:
     """Kernels in order; or the new state that none can be written before.
 
-    Among those that may come next, one is taken that fuses with the last one.
+    Among the kernels that may come next, a kernel that fuses with the last is preferred.
     """
     after = _find_edges(kernels)
     waiting = {i: len(before) for i, before in enumerate(_reverse(after, len(kernels)))}
@@ -96,7 +96,7 @@ def _sort(kernels: Sequence[Kernel]) -> tuple[list[Kernel], Array | None]:
 
 
 def _find_edges(kernels: Sequence[Kernel]) -> list[set[int]]:
-    """By kernel, those that have to come after it."""
+    """By kernel, the kernels that have to come after it."""
     after: list[set[int]] = [set() for _ in kernels]
     writers: dict[Array, list[int]] = defaultdict(list)
     readers: dict[Array, list[int]] = defaultdict(list)
@@ -118,7 +118,7 @@ def _find_edges(kernels: Sequence[Kernel]) -> list[set[int]]:
                 after[j].update(those)
     changing = {i for array, those in writers.items() if array.former is not None for i in those}
     for i, later in enumerate(after):
-        if kernels[i].refuses:  # What is refused leaves the state as it was.
+        if kernels[i].refuses:  # A refusal leaves the state as it was.
             later |= changing
         later.discard(i)
     return after
@@ -133,7 +133,7 @@ def _reverse(after: Sequence[set[int]], count: int) -> list[set[int]]:
 
 
 def _may_fuse(first: Kernel, second: Kernel) -> bool:
-    """Whether two loops are one: each element depends on elements of the same index alone."""
+    """Whether two loops can be one: each element depends on elements of the same index alone."""
     if not isinstance(first, Loop) or not isinstance(second, Loop):
         return False
     if _extent(first) != _extent(second) or len(first.stores) + len(second.stores) > limits().fused_stores:
@@ -147,7 +147,7 @@ def _may_fuse(first: Kernel, second: Kernel) -> bool:
 
 
 def _are_same(writes: Iterable[Load], others: Sequence[Load]) -> bool:
-    """Whether all that is read or written elsewhere of what is written is at the same places, each once."""
+    """Whether all other reads and writes of the written arrays are at the same places, each once."""
     for w in writes:
         same = [o for o in others if o.array.memory is w.array.memory]
         if same and (not _is_injective(w) or any(o.key != w.key for o in same)):
@@ -173,14 +173,14 @@ def drop_unread(kernels: Sequence[Kernel], kept: Array) -> list[Kernel]:
     kernels : sequence of Kernel
         A step.
     kept : Array
-        What is read after the last kernel.
+        The array that is read after the last kernel.
 
     Returns
     -------
     list of Kernel
     """
     needed, count = list(kernels), -1
-    while True:  # What was read by a kernel that is dropped may be read by none.
+    while True:  # An array read by a dropped kernel may have no reader left.
         read = {r.array for kernel in needed for r in kernel.reads()} | {kept}
         if len(read) == count:
             return needed
@@ -188,7 +188,7 @@ def drop_unread(kernels: Sequence[Kernel], kept: Array) -> list[Kernel]:
 
 
 def _keep_read(kernels: Sequence[Kernel], read: Collection[Array]) -> list[Kernel]:
-    """The kernels, and the stores of loops, that change a state or what is read."""
+    """The kernels, and the stores of loops, that change a state or an array that is read."""
 
     def counts(array: Array) -> bool:
         return array.role != "scratch" or array in read

@@ -33,13 +33,13 @@ class NativeStep:
     Parameters
     ----------
     name : str
-        What its functions and types begin with.
+        The prefix of its functions and types.
     header, source : str
         The text of ``<name>.h``, and of ``<name>.c``, which includes it.
     state : tuple of Field
-        What a step changes.
+        The fields that a step changes.
     rows : tuple of Field
-        What a batch consists of; the shapes are those of one row.
+        The fields of a batch; the shapes are the shapes of single rows.
     given : tuple of Field
         Further inputs.
     batch : int
@@ -49,7 +49,7 @@ class NativeStep:
     memory : tuple of Field
         Intermediate results, and the batch that is gathered.
     refusals : tuple of str
-        The errors that its functions end with, by code from 1; the number that one is about is ``refused`` of `memory`.
+        The errors that its functions end with, by code from 1; the number at fault is ``refused`` of `memory`.
     """
 
     name: str
@@ -83,15 +83,15 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     state : dict of str to str
         By input that a step changes, the output that takes its place.
     loss : str
-        The output that is the loss, one number.
+        The output that is the loss, a single number.
     iteration : str, optional
         The input that is the number of the batch, from 1.
     name : str
-        What functions and types begin with, an identifier of C.
+        The prefix of functions and types, an identifier of C.
     ranges : dict of str to Range
-        By input of whole numbers, what its numbers are checked for.
+        By input of whole numbers, the range that they are checked for.
     is_training : bool
-        Whether there are functions for a step and for many, to be called by other files; else only a static one.
+        Whether there are functions for a step and for many, to be called by other files; else only a static function.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
 
 
 def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:
-    """The fields of the working memory: a refused number, what kernels share, and the rows of a batch."""
+    """The fields of the working memory: a refused number, the shared pools of kernels, and the rows of a batch."""
     refused = [Field("refused", "refused", np.dtype(np.int64), ())] if is_refusing else []
     shared = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
     return [*refused, *shared, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
@@ -137,7 +137,7 @@ def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusin
 
 def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],
                       ranges: Mapping[str, tuple[Value, Range]]) -> Translator:
-    """The translator of a loss and of what takes the place of each state, which it has stored."""
+    """The translator, which has stored a loss and the new value of each state."""
     news = {y: Array(v.dtype, prod(sizes(v)), "state", arrays[v].name, former=arrays[v])
             for v, y in state.items() if v is not y}
     translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays})
@@ -162,7 +162,7 @@ def _array(n: str, v: Value, field: str, rows: Collection[str], state: Collectio
 
 
 def _check_sizes(fields: Sequence[Field]) -> None:
-    """Refuse what an index of 32 bits does not reach."""
+    """Refuse sizes that an index of 32 bits does not reach."""
     for f in fields:
         if f.size >= 2**31:
             raise UntranslatableError(f"{f.name} has {f.size} elements, more than a step in C indexes.")

@@ -1,8 +1,7 @@
-"""The translation of a step: its operators become kernels, one after the other.
+"""The translation of a step: its operators become kernels, in order.
 
-A `Translator` walks the nodes of a step. What a translator of an operator returns is an expression, computed where it
-is read, or a `Load` of an array that a kernel has filled. Expressions that are read more than once, or cost much, are
-stored.
+A `Translator` walks the nodes of a step. A translator of an operator returns an expression, computed where it is read,
+or a `Load` of an array that a kernel has filled. Expressions that are read more than once, or cost much, are stored.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["TRANSLATORS", "Translator", "translates"]
 #: By operator: from a translator and a node to expressions of its outputs.
 TRANSLATORS: dict[tuple[str, str], Callable[[Translator, Node], Any]] = {}
 
-#: The most that recomputing an element may cost, in additions, where it is read more than once; the most that one
+#: The most that recomputing an element may cost, in additions, where it is read more than once; the most that a single
 #: expression may cost, which also bounds its depth.
 _CHEAP, _DEAR = 1, 60
 
@@ -81,7 +80,7 @@ class Translator:
         self._outputs = dict(outputs)
 
     def run(self, roots: Sequence[Value]) -> list[Expression]:
-        """Translate all that some values need; return what these are."""
+        """Translate all that some values need; return their expressions."""
         nodes = topological(roots, self._values)
         self.uses.update(v for node in nodes for v in node.reads)
         self.uses.update(roots)
@@ -115,7 +114,7 @@ class Translator:
     def inside(self, inputs: Mapping[Value, Expression], captured: Sequence[Value]) -> Iterator[list[Kernel]]:
         """Translate the body of a kernel meanwhile, into the given kernels.
 
-        What is dear to compute among the values that it captures is stored before.
+        Captured values that are dear to compute are stored before.
         """
         for v in captured:
             if (e := self._values.get(v)) is not None and e.cost:
@@ -133,7 +132,7 @@ class Translator:
         return [v for v in self.uses if v.node is node and v.inner is not None]
 
     def define(self, v: Value, e: Expression) -> None:
-        """Say what a value is; it is stored if it is read more than once, or goes to an array of its own."""
+        """Define a value by an expression, stored if it is read more than once, or goes to an array of its own."""
         if v in self._outputs:
             target = self._outputs.pop(v)
             if not (isinstance(e, Load) and e.array is target):
@@ -161,14 +160,14 @@ class Translator:
         return stored
 
     def store(self, e: Expression, to: Load | None = None, template: str = "{1}") -> Load:
-        """Store the elements of an expression, or combine them with what is there."""
+        """Store the elements of an expression, or combine them with the present elements."""
         if to is None:
             if e in self._stored:
                 return self._stored[e]
             to = self.allocate(e.dtype, e.shape)
-            if e.cost:  # What is only read may be another array's next content.
+            if e.cost:  # A mere read may be another array's next content.
                 self._stored[e] = to
-        # Without axes of size 1, loops that could be one are alike.
+        # Without axes of size 1, loops that could be fused are alike.
         place, value = move(to, Affine.squeezed), move(e, Affine.squeezed)
         assert isinstance(place, Load)
         assert value is not None
@@ -176,7 +175,7 @@ class Translator:
         return to
 
     def allocate(self, dtype: DTypeLike, shape: Sequence[int], v: Value | None = None) -> Load:
-        """A new array; that of an output where v is one."""
+        """A new array; or the array of an output where v is an output."""
         shape = tuple(shape)
         target = self._outputs.get(v) if v is not None else None
         array = Array(np.dtype(dtype), prod(shape)) if target is None else target
@@ -203,7 +202,7 @@ class Translator:
         return f"t{self.counters}"
 
     def broadcast(self, e: Expression, shape: Sequence[int]) -> Expression:
-        """An expression repeated to a shape; what is dear to compute is stored before."""
+        """An expression repeated to a shape; elements that are dear to compute are stored before."""
         if e.shape == tuple(shape):
             return e
         if prod(shape) > e.size and e.cost > 0:

@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["C_TYPES", "literal", "suffix"]
 
-#: What C calls the types of elements.
+#: The types of elements in C.
 C_TYPES = {np.dtype(dtype): name for dtype, name in (
     ("float32", "float"), ("float64", "double"), ("int64", "int64_t"), ("int32", "int32_t"), ("int16", "int16_t"),
     ("int8", "int8_t"), ("uint64", "uint64_t"), ("uint32", "uint32_t"), ("uint16", "uint16_t"), ("uint8", "uint8_t"),

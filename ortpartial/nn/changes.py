@@ -1,4 +1,4 @@
-"""How often modules have changed in what is written into a graph, so that a step need not look at each part."""
+"""A count of changes of modules that concern their graphs, so that a step need not look at each part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _count = 0
 
 
 def note_change() -> None:
-    """Note that a mode, a part, an optimizer or what is trained has changed, of any module."""
+    """Note a change of a mode, a part, an optimizer or the trained weights, of any module."""
     global _count
     _count += 1
 

@@ -1,4 +1,4 @@
-"""Compilation: a module becomes one model that holds its training, and the session that runs it."""
+"""Compilation: a module becomes a model that holds its training, and the session that runs it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _T = TypeVar("_T")
 
 
 def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """A method of a program that one thread runs at a time."""
+    """A method of a program that a single thread runs at a time."""
 
     @wraps(method)
     def run(self: _S, *args: _P.args, **settings: _P.kwargs) -> _T:
@@ -75,7 +75,7 @@ def in_turn(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
 
 
 def select_gradient(checkpointing: bool | str | None) -> Gradient:
-    """The gradient of a step, with the values of the forward pass or those recomputed."""
+    """The gradient of a step, with the values of the forward pass or recomputed values."""
     if isinstance(checkpointing, Sequence) and not isinstance(checkpointing, str):
         raise SettingError(f"checkpointing is None or 'auto' for a module, whose values have no names, not "
                            f"{checkpointing!r}.")
@@ -102,9 +102,9 @@ class Program(HeldState):
     module : Module
         The module.
     inputs : sequence of Value or array_like
-        What its `forward` takes.
+        The inputs of its `forward`.
     targets : sequence of Value or array_like, optional
-        What its `train_one_batch` takes beside.
+        The further arguments of its `train_one_batch`.
     use_graph, sequential, random_state, device, engine, checkpointing, precision, loss_scale
         As for `Module.compile`.
     """
@@ -156,8 +156,7 @@ class Program(HeldState):
     # -- state
 
     def follow(self) -> None:
-        """Follow what has changed of the module since the last call: modes, optimizers, losses, and weights that are
-        frozen or that another module, which shares them, has trained since."""
+        """Follow changes of the module since the last call: modes, optimizers, losses, and frozen or shared weights."""
         is_same = not self._unsettled or fingerprint(self._unsettled) == self._fingerprint
         if is_same and self._seen == count_changes():
             return
@@ -178,7 +177,7 @@ class Program(HeldState):
         self._forget_settings(parameters)
 
     def _forget_settings(self, parameters: Mapping[str, Parameter]) -> None:
-        """Let be written anew what depends on modes, optimizers, losses and frozen weights, where they have changed."""
+        """Have graphs written anew whose modes, optimizers, losses or frozen weights have changed."""
         modes = [n for n, m in self._parts if is_in_evaluation(m, self.module)]
         optimizers = list(self.optimizers.values())
         for optimizer in optimizers:
@@ -205,12 +204,12 @@ class Program(HeldState):
         return self._listed[1]
 
     def states(self) -> dict[str, np.ndarray]:
-        """Copies of all of the state by name: parameters, buffers, and what else steps read and leave."""
+        """Copies of all of the state by name: parameters, buffers, and further state of steps."""
         self.follow()
         return self._read_all()
 
     def restore(self, states: Mapping[str, np.ndarray]) -> None:
-        """Overwrite all of the state; what no step reads yet waits for the one that does."""
+        """Overwrite all of the state; state that no step reads yet waits for a step that does."""
         if states.keys() != self.states().keys():
             self._step = self.runner = None
             self._aside = {}
@@ -230,14 +229,13 @@ class Program(HeldState):
             self.forget_steps(keep_states=True)
 
     def plan_further(self, batches: int) -> None:
-        """Plan so many batches beside those that each optimizer has taken."""
+        """Plan so many batches beyond the batches that each optimizer has taken."""
         counters = {n: f"{n}.iteration" for n in self.optimizers}
         taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
         self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def synchronize(self, facts: Mapping[str, str] = MappingProxyType({})) -> bool:
-        """Let processes that train together, with the same facts, go on from the state of the first; whether this is
-        the first."""
+        """Let processes that train together go on from the state of the first; return whether this is the first."""
         self._is_together = True
         if not any(optimizer.distributed for optimizer in self.optimizers.values()):
             self._processes = None
@@ -266,7 +264,7 @@ class Program(HeldState):
     # -- writing
 
     def _write_inference(self) -> Writing:
-        """Write what `forward` computes in evaluation mode."""
+        """Write the graph of `forward` in evaluation mode."""
         name = type(self.module).__name__
         try:
             inspect.signature(self.module.forward).bind(*self.inputs)
@@ -319,7 +317,7 @@ class Program(HeldState):
             warnings.warn(text, ModelWarning, stacklevel=2)
 
     def complete(self) -> None:
-        """Write what of the graph has been run and is not written: nothing here."""
+        """Write the graph as far as it has been run: nothing here."""
         self.follow()
 
     def _open(self, step: Writing, state: Mapping[str, np.ndarray]) -> StepRunner:
@@ -399,7 +397,7 @@ class Program(HeldState):
         return None if self.runner is None else self.runner.snapshot(copy=False)["shapes"]
 
     def prepare(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Write the step for rows like these, and convert them to what it reads."""
+        """Write the step for rows like these, and convert them to its inputs."""
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         return convert(arrays, self._step.inputs, self._ranges)
@@ -436,7 +434,7 @@ class Program(HeldState):
         return [c if has_hooks(c) else lambda module, c=c: self.agree(c(module) is True) for c in callbacks]
 
     def find_rate(self) -> float | None:
-        """The step size of the last batch, where there is one optimizer."""
+        """The step size of the last batch, where there is a single optimizer."""
         if len(self.optimizers) != 1:
             return None
         ((name, optimizer),) = self.optimizers.items()
@@ -517,7 +515,7 @@ class Program(HeldState):
         return self._read(function, rows.run(function.session, inputs, self.local), meter)
 
     def _find_used(self, name: str) -> Buffer | np.ndarray:
-        """The memory of what `get_used` copies, where the runner has it."""
+        """The memory that `get_used` copies, where the runner has it."""
         name = self._name_used(name)
         assert self.runner is not None
         return self.runner.find_used(name) if name in self.runner.source.names_of_state else self.get(name)
@@ -561,5 +559,5 @@ class Program(HeldState):
         return writing.rebuild(outputs)
 
     def _compile(self, writing: Writing, outputs: Mapping[str, Value]) -> Function:
-        """A session of what was written."""
+        """A session of a graph."""
         return compile_function(writing, outputs, device=self.device, sequential=self.sequential)

@@ -37,7 +37,7 @@ def average(trace: Trace, values: Sequence[Value], name: str, how: DataParallel 
     values : sequence of Value
         Of static shapes.
     name : str
-        What is exchanged; the state that holds it adds ``data_parallel.`` before.
+        The name of the exchanged numbers; the state that holds them adds ``data_parallel.`` before.
     how : DataParallel, optional
         How the numbers are compressed on their way.
 
@@ -72,11 +72,11 @@ def average_statistics(trace: Trace, inputs: Mapping[str, Value], result: Nested
     Parameters
     ----------
     trace : Trace
-        What the code of a module has written.
+        The trace of a module's code.
     inputs : dict of str to Value
-        What the step reads: numbers that do not depend on it are the same in all processes.
+        The inputs of the step: numbers that do not depend on them are the same in all processes.
     result : object
-        What the code has returned.
+        The result of the code.
 
     Returns
     -------
@@ -109,7 +109,7 @@ class Processes(Exchange):
         Parameters
         ----------
         placeholders : dict of str to Value
-            What a step reads.
+            The inputs of a step.
         feeds : dict of str to numpy.ndarray
             Its numbers, with all rows.
         labels : dict of str to tuple of int
@@ -118,7 +118,7 @@ class Processes(Exchange):
         Returns
         -------
         feeds : dict of str to numpy.ndarray
-            With every ``size``-th row. A process without one takes the first, which does not count.
+            With every ``size``-th row. A process without rows takes the first, which does not count.
         state : dict of str to numpy.ndarray
             Which process this is, and the share of the rows that it has, by their weights and labels.
 
@@ -180,7 +180,7 @@ class Processes(Exchange):
         Parameters
         ----------
         name : str
-            What is exchanged.
+            The name of the exchanged numbers.
         kept : int, optional
             As of a `Passing`.
         buffer : Buffer

@@ -118,7 +118,7 @@ class ModuleDoor:
         return Overrides(train_step=step, on_epoch_begin=self.begin_epoch, on_epoch_end=self.end_epoch)
 
     def begin_epoch(self) -> None:
-        """Follow what callbacks have changed of the module."""
+        """Follow changes of the module by callbacks."""
         self._sums.clear()
         if not self.is_joined or self.loop is None:
             return
@@ -201,7 +201,7 @@ class ModuleDoor:
         """No schedule of a module follows a loss."""
 
     def describe_rate(self) -> float | None:
-        """The step size of the last batch, where there is one optimizer."""
+        """The step size of the last batch, where there is a single optimizer."""
         return self.program.find_rate()
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:

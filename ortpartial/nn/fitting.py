@@ -31,11 +31,11 @@ def fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     data : list of numpy.ndarray, or iterable of batches
         Arrays with a row for each example, or batches of them.
     validation : list of numpy.ndarray, iterable of batches, or float, optional
-        Rows whose loss in evaluation mode is computed, or a share of those of `data`.
+        Rows whose loss in evaluation mode is computed, or a share of the rows of `data`.
     resume : path, optional
         The checkpoints of a fit that goes on.
     **settings : object
-        Those of `FitSettings`.
+        As for `FitSettings`.
 
     Raises
     ------

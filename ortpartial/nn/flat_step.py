@@ -1,4 +1,4 @@
-"""Flat step: the step of a module in which small weights that are updated alike are one vector."""
+"""Flat step: the step of a module in which small weights that are updated alike are a vector."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flatten_step(trace: Trace, outputs: Mapping[str, Value], updates: Mapping[st
     updates : dict of str to str
         By state, the output that is its next value.
     free : callable
-        From the name of a vector to one that nothing has.
+        From the name of a vector to a free name.
 
     Returns
     -------

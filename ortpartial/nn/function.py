@@ -1,4 +1,4 @@
-"""Function: a session of what the code of a module has written, that takes no step."""
+"""Function: a session of the graph of a module's code, without a step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["Function", "compile_function"]
 
 def compile_function(writing: Writing, outputs: Mapping[str, Value], *, device: DeviceName, sequential: bool
                      ) -> Function:
-    """Compile what was written.
+    """Compile a graph.
 
     Parameters
     ----------
     writing : Writing
-        What the code has written.
+        The graph of the code.
     outputs : dict of str to Value
-        What the function returns.
+        The results of the function.
     device : str or tuple
         Where it runs.
     sequential : bool
-        Whether one thread computes.
+        Whether a single thread computes.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def compile_function(writing: Writing, outputs: Mapping[str, Value], *, device: 
 
 @dataclass(frozen=True)
 class Function:
-    """A session of what was written, and the ranges of the indices that it reads."""
+    """A session of a graph, and the ranges of the indices that it reads."""
 
     writing: Writing
     outputs: Sequence[Value]

@@ -23,7 +23,7 @@ __all__ = ["HeldState"]
 
 
 class HeldState:
-    """The state of a compiled module: parameters, buffers, and what else steps read and leave.
+    """The state of a compiled module: parameters, buffers, and further state of steps.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class HeldState:
     device : str or tuple
         Where first numbers are drawn.
     random_state : int, optional
-        The seed of what is drawn.
+        The seed of random numbers.
     """
 
     def __init__(self, module: Part, device: DeviceName, random_state: int | None):
@@ -112,7 +112,7 @@ class HeldState:
         return draw_initialization(initial_values(parameters), None, rng, self.device)
 
     def _drop_foreign_states(self, first: Mapping[str, np.ndarray], others: Collection[str]) -> None:
-        """Drop what was read from a file and is no state of the step's optimizers, with a warning."""
+        """Drop arrays of a file that are no state of the step's optimizers, with a warning."""
         loaded, own = ({n: a.shape for n, a in arrays.items() if n not in others and not n.startswith(PASSING)}
                        for arrays in (self._aside, first))
         unlike = [n for n in {**loaded, **own} if loaded.get(n) != own.get(n)]

@@ -52,7 +52,7 @@ class Initializer(Piece):
         dtype : numpy dtype or its name
             Element type of the parameter.
         seed : int, optional
-            Seed of the random numbers, less than 2²⁴, as ONNX stores it in a float. Parameters of one model need seeds
+            Seed of the random numbers, less than 2²⁴, as ONNX stores it in a float. Parameters of a model need seeds
             of their own: random operators with equal seeds draw equal numbers.
 
         Returns
@@ -189,7 +189,7 @@ class Normal(Initializer):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Initializer):
-    """w ~ N(mean, std²) where |w - mean| ≤ 2std, as in Keras; what is drawn has the standard deviation 0.88 std.
+    """w ~ N(mean, std²) where |w - mean| ≤ 2std, as in Keras; the numbers have the standard deviation 0.88 std.
 
     Parameters
     ----------
@@ -598,7 +598,7 @@ def _orthonormalize(g: Value) -> Value:
     """Random orthonormal columns from random normal numbers of the same shape, at least as high as wide.
 
     The product of reflections H₁ ... Hₙ, where Hₖ takes the normal vector in the last rows of column k to an axis [1]_.
-    With reflections I - vvᵀ, which are those of ‖v‖ = √2, that is I - V(I + N)⁻¹Vᵀ with N the part of VᵀV above the
+    With reflections I - vvᵀ, with ‖v‖ = √2, that is I - V(I + N)⁻¹Vᵀ with N the part of VᵀV above the
     diagonal [2]_. As Nⁿ = 0, the inverse is (I - N)(I + N²)(I + N⁴) ...
 
     References

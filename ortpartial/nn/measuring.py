@@ -1,4 +1,4 @@
-"""Predictions of a module's step: what its losses compare, as metrics read them."""
+"""Predictions of a module's step: the outputs that its losses compare, as metrics read them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_measured(writing: Writing, inputs: Sequence[str]) -> dict[str, Value]:
     Raises
     ------
     DataError
-        It is open what is to be compared.
+        The outputs to compare are open.
     """
     measured = {}
     for name, compared in _find_compared(writing, inputs).items():
@@ -56,7 +56,7 @@ def read_predictions(writing: Writing, inputs: Sequence[str], arrays: Mapping[st
     writing, inputs : object
         As for `list_measured`.
     arrays : dict of str to numpy.ndarray
-        What the values are, by the names that it gave them.
+        The numbers of the values, by the names that it gave them.
 
     Returns
     -------

@@ -56,11 +56,11 @@ def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32",
     Parameters
     ----------
     shape : sequence of int, str or None
-        Its sizes; a name such as ``"N"`` stands for a size that may be another one in every batch.
+        Its sizes; a name such as ``"N"`` stands for a size that may differ in every batch.
     dtype : numpy dtype or its name
         Its element type.
     name : str
-        What the input is called; by default as in the signature of `forward` or `train_one_batch`.
+        The name of the input; by default as in the signature of `forward` or `train_one_batch`.
 
     Returns
     -------
@@ -93,20 +93,20 @@ def _run_compiled(function: Callable[..., Nested]) -> Callable[..., Nested]:
 
 
 class Module(Part):
-    """A model, or a part of one, written in Python: its `forward` computes values from values.
+    """A model, or a part of it, written in Python: its `forward` computes values from values.
 
     Parameters, buffers and other modules are found by attribute, also in lists, tuples and dicts, and are named by it.
     `compile` calls `forward` on placeholders, which hold no data, and makes the weights and the graph; arrays are then
     taken by the module itself, by `train_one_batch`, `fit` and `predict`. Optimizers and losses may be replaced, and
     change in themselves, between two batches. Other attributes that the code reads, such as numbers, are constants of
-    the graph: after a change of one, compile again, which keeps the weights.
+    the graph: after a change, compile again, which keeps the weights.
 
     Attributes
     ----------
     training : bool
         Whether the module is in training mode: see `train` and `eval`.
     optimizer : Optimizer or None
-        What `set_optimizer` has set.
+        The optimizer of `set_optimizer`.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class Module(Part):
         Returns
         -------
         output, loss : numpy.ndarray
-            What the code returns, with arrays in place of values; the loss is that before the update.
+            The results of the code, with arrays in place of values; the loss is taken before the update.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Module(Part):
         model : onnx.ModelProto, bytes, path or Model
             The model.
         trainable : str, sequence of str, or callable, optional
-            The initializers that become parameters, by default those that a gradient reaches: see `OnnxModule`.
+            The initializers that become parameters, by default all that a gradient reaches: see `OnnxModule`.
 
         Returns
         -------
@@ -372,31 +372,32 @@ class Module(Part):
         Parameters
         ----------
         inputs : Value, array_like, or sequence of them
-            What `forward` takes: placeholders, or arrays as examples, whose first axis is that of the rows.
+            The inputs of `forward`: placeholders, or arrays as examples, whose first axis is the rows.
         is_train : bool
             Whether the module is put into training mode, or into evaluation.
         use_graph : bool
-            Whether a batch is one run of a graph. Without, the code is called with every batch, and operators are run
-            one by one, on the CPU: values show their numbers when they are printed, ``x.numpy()`` and ``float(x)``
-            return them, and a breakpoint stops in `forward`. The numbers are the same.
+            Whether a batch is a run of a graph. Without, the code is called with every batch, and operators are run
+            singly, on the CPU: values show their numbers when they are printed, ``x.numpy()`` and ``float(x)`` return
+            them, and a breakpoint stops in `forward`. The numbers are the same.
         sequential : bool
-            Whether one thread computes, so that numbers do not depend on the cores of the machine, to the last bit.
+            Whether a single thread computes, so that numbers do not depend on the cores of the machine, to the last
+            bit.
         targets : like inputs, optional
-            What `train_one_batch` takes after the inputs; the step is then written here, and else at the first batch,
-            for targets of its sizes and any number of rows.
+            The arguments of `train_one_batch` after the inputs; the step is then written here, and else at the first
+            batch, for targets of its sizes and any number of rows.
         random_state : int, optional
             The seed of the first weights, the Dropout masks and the order of the rows.
         device : str or tuple of str and dict
             ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
         engine : str
-            What takes the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
-            `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which one does.
+            The engine of the steps: ``"epoch"``, ``"step"``, ``"native"``, or ``"auto"``, as in
+            `OrtGradientForwardBackwardOptimizer`; `engine_` and `engine_reason_` say which.
         checkpointing : None or "auto"
             Gradient checkpointing: ``"auto"`` (or True) recomputes values in the backward pass instead of keeping them,
             for less memory, more time and the same numbers, as in `OrtGradientForwardBackwardOptimizer`.
         precision : str, optional
             Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many
-            numbers, what `Loss` computes, weights and their update stay in the dtype of the module, as does all that is
+            numbers, results of `Loss`, weights and their update stay in the dtype of the module, as does all that is
             computed in evaluation mode. Engines ``"step"`` and ``"epoch"``; meant for devices, as in
             `OrtGradientForwardBackwardOptimizer`.
         loss_scale : float or LossScale, optional
@@ -492,7 +493,7 @@ class Module(Part):
     def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:
         """The shapes, parameters and costs of the layers in evaluation; ``print(model.summary())`` shows a table.
 
-        An element of an elementwise operator or a reduction counts as one floating-point operation, a product that is
+        An element of an elementwise operator or a reduction counts as a floating-point operation, a product that is
         summed as two.
 
         Parameters
@@ -529,7 +530,7 @@ class Module(Part):
         Returns
         -------
         Value or numpy.ndarray, or tuple, list or dict of them
-            What `forward` returns. In training mode, Dropout and batch statistics are those of training.
+            The results of `forward`. In training mode, Dropout and batch statistics are as in training.
         """
         trace = current_trace()
         if trace is not None:
@@ -561,31 +562,31 @@ class Module(Part):
         ----------
         X : array_like of shape (rows, ...), tuple or dict of them, or iterable of batches
             The inputs of `forward`, also as sparse matrices, whose rows become dense batch by batch; without `y`, an
-            iterable of batches, such as a DataLoader, each of which is what `train_one_batch` takes.
+            iterable of batches, such as a DataLoader, each with the arguments of `train_one_batch`.
         y : array_like of shape (rows, ...), or tuple of them, optional
-            What `train_one_batch` takes beside.
+            The further arguments of `train_one_batch`.
         sample_weight : array_like of shape (rows,), optional
             Weights of the rows; the code of `train_one_batch`, where it is written, takes them as ``sample_weight``.
         epochs, batch_size : int
-            How often to go over the rows, and the rows of a batch; the last one of an epoch may have fewer.
+            How often to go over the rows, and the rows of a batch; the last of an epoch may have fewer.
         shuffle : bool
             Whether the rows are in another order in every epoch.
         X_val, y_val : like X and y, optional
             Validation data, whose losses in evaluation mode are computed; or as `X_val` alone the share of the rows,
             between 0 and 1, that is not trained but validated.
         callbacks : callback, or sequence of them
-            Those of `ortpartial.callbacks`, and functions that are called with the module after each epoch; where one
+            Objects of `ortpartial.callbacks`, and functions that are called with the module after each epoch; where one
             returns True, the training ends.
         metrics : sequence of str, callable or Metric
-            What is computed of the predictions for `X_val`, in evaluation mode, beside the loss, as for
-            `OrtGradientForwardBackwardOptimizer`: ``"accuracy"``, ``"r2"``, functions. They compare what `nn.Loss` does
-            in `train_one_batch`, or else its output with the target.
+            Metrics of the predictions for `X_val`, in evaluation mode, beside the loss, as for
+            `OrtGradientForwardBackwardOptimizer`: ``"accuracy"``, ``"r2"``, functions. They compare the same as
+            `nn.Loss` in `train_one_batch`, or else its output with the target.
         verbose : int
             1 for a progress bar, 2 for a line an epoch.
         validation_every : float
-            The number of epochs from one validation to the next, or, less than 1, that number as a share of `epochs`.
+            The number of epochs between validations, or, less than 1, that number as a share of `epochs`.
         timeout : float, optional
-            Seconds after which the training ends with an error; what was trained until then is kept.
+            Seconds after which the training ends with an error; the training until then is kept.
         resume : path, optional
             The folder of the callback `Checkpoint`: a `fit` that was cut off, on the same data with the same settings,
             goes on from there and ends as if it had not been, to the last bit.
@@ -593,16 +594,16 @@ class Module(Part):
         Returns
         -------
         Module
-            Itself; `history_` has a dict for each epoch: the mean losses by name, with ``"validation_"`` before those
-            of the validation, ``"epoch"``, ``"iteration"``, the batches seen, ``"seconds"``, and ``"learning_rate"``,
-            the step size of the last batch where there is one optimizer.
+            Itself; `history_` has a dict for each epoch: the mean losses by name, with ``"validation_"`` before the
+            validation's, ``"epoch"``, ``"iteration"``, the batches seen, ``"seconds"``, and ``"learning_rate"``, the
+            step size of the last batch where there is a single optimizer.
 
         Raises
         ------
         DataError
             The data do not fit the module.
         ConvergenceError
-            A loss or a weight is NaN or infinite; the weights are those before that batch.
+            A loss or a weight is NaN or infinite; the weights are as before that batch.
         DeadlineError
             The `timeout` is over.
         """
@@ -672,7 +673,7 @@ class Module(Part):
         return self._trainer
 
     def training_view(self) -> TrainingView:
-        """Return what a training is like now, for callbacks: where it is, its last losses, its rate.
+        """Return the present state of a training, for callbacks: its place, last losses and rate.
 
         Returns
         -------
@@ -698,7 +699,7 @@ class Module(Part):
         Returns
         -------
         numpy.ndarray, or tuple, list or dict of them
-            What `forward` returns.
+            The results of `forward`.
 
         Raises
         ------
@@ -721,7 +722,7 @@ class Module(Part):
         Returns
         -------
         dict of str to numpy.ndarray
-            By name, as those of a torch module of the same layers; one that two layers share is under both names.
+            By name, as in a torch module of the same layers; a parameter that two layers share is under both names.
 
         Raises
         ------
@@ -773,18 +774,18 @@ class Module(Part):
         path : path
             The file, such as ``"last.safetensors"``.
         aux_states : dict of str to object, optional
-            What the file holds beside: arrays, numbers, texts, and lists and dicts of them.
+            Further contents of the file: arrays, numbers, texts, and lists and dicts of them.
 
         Raises
         ------
         ModelError
-            The module is not compiled, or it is a part of one that is.
+            The module is not compiled, or it is a part of a compiled module.
         ConvergenceError
             The training has made a part of the state NaN or infinite; the file remains as it is.
         SettingError
             `aux_states` hold something else.
         OSError
-            The file cannot be written; the former one remains.
+            The file cannot be written; the former file remains.
 
         See Also
         --------
@@ -811,7 +812,7 @@ class Module(Part):
         Parameters
         ----------
         path : path
-            What `save_states` has written, of a module with the same parameters and the same optimizers.
+            A file of `save_states`, of a module with the same parameters and the same optimizers.
 
         Returns
         -------
@@ -821,7 +822,7 @@ class Module(Part):
         Raises
         ------
         ModelError
-            The module is not compiled, or it is a part of one that is.
+            The module is not compiled, or it is a part of a compiled module.
         CheckpointError
             The file is damaged, no state file, or that of another architecture; nothing is changed.
         OSError
@@ -830,7 +831,7 @@ class Module(Part):
         Warns
         -----
         ModelWarning
-            By the next step: optimizers are other ones, and begin anew as far as their states do not fit.
+            By the next step: optimizers differ, and begin anew as far as their states do not fit.
         """
         return serialization.load_states(self._whole, path)
 
@@ -846,18 +847,18 @@ class Module(Part):
             The file. It holds either its former content or the whole model, whenever it is read; the weights of a
             model of more than 2 GB stand beside it in ``<name>.data``.
         state : dict of str to object, optional
-            What the file holds beside: arrays, numbers, texts, and lists and dicts of them.
+            Further contents of the file: arrays, numbers, texts, and lists and dicts of them.
 
         Raises
         ------
         ModelError
-            The module is not compiled, or it is a part of one that is.
+            The module is not compiled, or it is a part of a compiled module.
         ConvergenceError
             The training has made a part of the state NaN or infinite; the file remains as it is.
         SettingError
             `state` holds something else.
         OSError
-            The file cannot be written; the former one remains.
+            The file cannot be written; the former file remains.
 
         Examples
         --------
@@ -876,12 +877,12 @@ class Module(Part):
         serialization.save(self._whole, path, state)
 
     def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
-        """Overwrite parameters and buffers by those of the same names in an ONNX file, as far as they fit.
+        """Overwrite parameters and buffers by initializers of the same names in an ONNX file, as far as they fit.
 
         Parameters
         ----------
         path : path
-            What `save` has written, or any ONNX file with initializers of these names, such as an export of torch.
+            A file of `save`, or any ONNX file with initializers of these names, such as an export of torch.
         include_state : bool
             Whether the training goes on where it was when the file was written: with the states of optimizers, the
             number of batches seen and the seed.
@@ -899,7 +900,7 @@ class Module(Part):
         Warns
         -----
         ModelWarning
-            One for each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
+            For each parameter that is missing, unexpected or of another shape; it stays as it is, and the rest is
             loaded.
         """
         program = None if self._program is None and serialization.is_held(self) and not include_state else self._whole
@@ -928,7 +929,7 @@ set_default_step(Module)
 
 
 class ModelModule(Module):
-    """A module that is a model with weights by name, inputs and outputs, as `Module.from_onnx` makes one."""
+    """A module that is a model with weights by name, inputs and outputs, as `Module.from_onnx` makes it."""
 
     weights: Mapping[str, Parameter]
     input_names: list[str]
@@ -953,7 +954,7 @@ def register_reader(kind: _Kind) -> _Kind:
 
 
 def _to_list(inputs: Data) -> list[Data]:
-    """One input or several; a shape, a text, a dict, a class and what knows no rows are taken for mistakes."""
+    """An input or several; a shape, a text, a dict, a class and objects without rows are taken for mistakes."""
     several = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     if any(x is None or isinstance(x, (str, bytes, Mapping, type)) for x in several) or (
             several and all(isinstance(x, int) for x in several)):

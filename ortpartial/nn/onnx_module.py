@@ -34,11 +34,12 @@ _MOST_SHAPES = 8
 class OnnxModule(ModelModule):
     """An ONNX model as a module, which `Module.from_onnx` makes.
 
-    Initializers are parameters and buffers by the names that they have in the file. Parameters are those of rank one or
-    more on a differentiable path to an output, unless `trainable` chooses. Buffers are the running statistics of
-    BatchNormalization, and what `trainable` leaves out. All other initializers are constants. In training mode, Dropout
-    draws masks, and BatchNormalization uses the statistics of the batch and updates the running ones: as ONNX
-    specifies, with the population variance; in a model of `ortpartial.torch.export` with torch's unbiased one.
+    Initializers are parameters and buffers by the names that they have in the file. Parameters are initializers of rank
+    1 or more on a differentiable path to an output, unless `trainable` chooses. Buffers are the running statistics of
+    BatchNormalization, and weights that `trainable` leaves out. All other initializers are constants. In training mode,
+    Dropout draws masks, and BatchNormalization uses the statistics of the batch and updates the running statistics: as
+    ONNX specifies, with the population variance; in a model of `ortpartial.torch.export` with torch's unbiased
+    variance.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ class OnnxModule(ModelModule):
     Attributes
     ----------
     weights : dict of str to Parameter
-        Parameters and buffers by name. Names without a dot are attributes, too, unless the module has such a one.
+        Parameters and buffers by name. Names without a dot are attributes, too, unless the module has such an
+        attribute.
     input_names, output_names : list of str
         The names of the inputs and outputs of the graph.
     placeholders : list of Value

@@ -58,15 +58,15 @@ class Optimizer(NamedSettings):
         The algorithm and its step size, such as ``"adam"`` or ``LearningRateAdamW(1e-3)``; a number is that of SGD. A
         `chain` is the whole update: it stands for the settings of its parts.
     parameters : Module, Parameter, or sequence of them, optional
-        What it trains; by default all that is trained of the module.
+        The parameters that it trains; by default all trained ones of the module.
     penalty : BaseLearningPenalty or str, optional
         The penalty of the weights.
     gradient_clipping : GradientClipping or float, optional
         How gradients are limited.
     accumulate : int
-        Number of calls of an update, which takes the mean of their gradients: with one call a batch, a step on batches
-        of ``accumulate * batch_size`` rows, in the memory of one of `batch_size`. What an epoch leaves over is carried
-        into the next one. Schedules and Adam count updates.
+        Number of calls of an update, which takes the mean of their gradients: with a call a batch, a step on batches of
+        ``accumulate * batch_size`` rows, in the memory of `batch_size` rows. The rest of an epoch is carried into the
+        next. Schedules and Adam count updates.
     averaging : str or WeightAverage, optional
         A running average of the weights that is kept beside them: ``"ema"``, an `ExponentialAverage`, ``"swa"``, a
         `StochasticWeightAverage`, or an object.
@@ -77,7 +77,7 @@ class Optimizer(NamedSettings):
     distributed : bool or DataParallel
         Whether several processes take the steps together, or how: see the notes.
     gradient_dtype, top_k : optional
-        Those of ``distributed=DataParallel(gradient_dtype, top_k)``.
+        As for ``distributed=DataParallel(gradient_dtype, top_k)``.
 
     Raises
     ------
@@ -88,17 +88,18 @@ class Optimizer(NamedSettings):
     -----
     With `distributed`, the script calls ``torch.distributed.init_process_group("gloo")`` and is started by
     ``torchrun``. Every process is given all rows of a batch, by `train_one_batch` or `fit`, and reads its share.
-    Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are those of one
-    process alone if the loss is a mean over the rows, and no layer mixes rows: a row counts by its `sample_weight`, and
-    by those of its labels that count, where the step has labels once. All begin with the state of the first, at the
-    first batch and in every `fit`, which compares models, settings and rows: a DataError says what differs.
+    Gradients are averaged by the rows of each process, so that the weights, the same on all of them, are as in a single
+    process if the loss is a mean over the rows, and no layer mixes rows: a row counts by its `sample_weight`, and by
+    its labels that count, where the step has labels once. All begin with the state of the first, at the first batch and
+    in every `fit`, which compares models, settings and rows: a DataError names the difference.
 
-    Of what `train_one_batch` returns, scalars are averaged as well, and other outputs are those of the process' rows.
-    Batch statistics are those of the process' rows, and running ones are averaged. Dropout masks differ between the
+    Scalars that `train_one_batch` returns are averaged as well, and other outputs belong to the process' rows. Batch
+    statistics are taken of the process' rows, and running statistics are averaged. Dropout masks differ between the
     processes. Validation and `predict` read all that they are given, in every process. Callbacks are called in every
-    process; the first one decides whether `fit` ends.
+    process; the first decides whether `fit` ends.
 
-    What a process has not sent yet, by `top_k`, is a part of its state: a file holds that of the one that writes it.
+    Gradients that a process has not sent yet, by `top_k`, are a part of its state: a file holds the residual of the
+    process that writes it.
 
     Examples
     --------
@@ -204,7 +205,7 @@ class Optimizer(NamedSettings):
         loss : Value
             A scalar.
         parameters : Module, Parameter, or sequence of them, optional
-            What is trained by this loss, in place of all that the optimizer trains.
+            The parameters trained by this loss, in place of all that the optimizer trains.
 
         Raises
         ------

@@ -80,7 +80,7 @@ class Holder(Protocol):
 class Parameter(Arithmetic):
     """A weight of a module, which an optimizer trains: its shape, and how its first numbers are made.
 
-    While a module writes a graph, a parameter is used as a value is, with Python's operators and those of ``op``. It
+    While a module writes a graph, a parameter is used like a value, with Python's operators and those of ``op``. It
     holds no numbers before the module is compiled. Each initializer is a method, such as ``parameter.uniform(-1, 1)``,
     that makes the numbers anew or, before the module is compiled, says how they will be made.
 
@@ -89,7 +89,7 @@ class Parameter(Arithmetic):
     shape : sequence of int
         Its shape.
     initializer : Initializer, str, array_like or number, optional
-        Its first numbers, by default zeros: how they are drawn, or what they are.
+        Its first numbers, by default zeros: an initializer that draws them, or the numbers themselves.
     dtype : numpy dtype or its name
         Its element type.
 
@@ -199,7 +199,7 @@ class Parameter(Arithmetic):
         raise ModelError(f"{self!r} has no numbers before its module is compiled.")
 
     def set(self, numbers: ArrayLike) -> None:
-        """Overwrite the numbers; before the module is compiled, they are its first ones.
+        """Overwrite the numbers; before the module is compiled, they are its first.
 
         Parameters
         ----------
@@ -225,10 +225,10 @@ class Parameter(Arithmetic):
         Parameters
         ----------
         initializer : Initializer, str, array_like or number
-            How they are drawn, or what they are.
+            An initializer that draws them, or the numbers themselves.
         random_state : int, optional
-            The seed of the random numbers, if the module is compiled; without one, they are the next that follow from
-            the seed of the module.
+            The seed of the random numbers, if the module is compiled; without a seed, they are the next that follow
+            from the seed of the module.
 
         Raises
         ------

@@ -86,7 +86,7 @@ def is_in_evaluation(part: object, whole: object) -> bool:
 
 
 def set_mode(part: Part, mode: bool) -> None:
-    """Put a module, but not those in it, into training or evaluation mode."""
+    """Put a module, but not its parts, into training or evaluation mode."""
     part._mode = mode
 
 

@@ -38,7 +38,7 @@ def convert(arrays: Sequence[Data], inputs: Mapping[str, Value], ranges: Mapping
 
 
 def check_sizes(inputs: Mapping[str, Value], arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    """The sizes of arrays by name; an error where one has two numbers, as these might be broadcast."""
+    """The sizes of arrays by name; an error where a name has two sizes, as these might be broadcast."""
     sizes: dict[str, int] = {}
     owners: dict[str, str] = {}
     for (n, v), a in zip(inputs.items(), arrays, strict=True):
@@ -75,6 +75,6 @@ def name_all(inputs: Sequence[Data], arguments: Sequence[str], kind: str, taken:
 
 
 def list_arguments(function: Callable[..., object]) -> list[str]:
-    """The names of what a function takes by position, but for a variable number of arguments."""
+    """The names of a function's positional parameters, but for a variable number of arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]

@@ -1,4 +1,4 @@
-"""Rows: arrays with a row for each example, their batches, and the outputs of several batches as one."""
+"""Rows: arrays with a row for each example, their batches, and the joined outputs of several batches."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def concatenate(parts: Sequence[tuple[int, Nested]]) -> Nested:
 
 
 def to_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
-    """One array for each name, of equally many rows.
+    """An array for each name, of equally many rows.
 
     Parameters
     ----------
     data : array_like, or sequence or dict of them
-        The array, or one for each name.
+        The array, or an array for each name.
     names : sequence of str
         The names.
     what : str
-        What the data are called in errors.
+        The name of the data in errors.
 
     Returns
     -------

@@ -46,7 +46,7 @@ class IncompatibleKeys(NamedTuple):
     missing_keys : list of str
         The parameters that the state dict does not have.
     unexpected_keys : list of str
-        What it has beside.
+        Further names in it.
     """
 
     missing_keys: list[str]
@@ -59,12 +59,12 @@ def state_dict(module: Part) -> dict[str, np.ndarray]:
     Parameters
     ----------
     module : Module
-        The module, or a part of one.
+        The module, or a part of it.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        By name; one that two layers share stands there under each of its names.
+        By name; a parameter that two layers share stands there under each of its names.
     """
     return {n: p.numpy() for n, p in _walk(module, ())}
 
@@ -75,7 +75,7 @@ def load_state_dict(module: Part, state: Mapping[str, Data], strict: bool) -> In
     Parameters
     ----------
     module : Module
-        The module, or a part of one.
+        The module, or a part of it.
     state : dict of str to array_like
         By name: arrays, or tensors of torch.
     strict : bool
@@ -115,7 +115,7 @@ def save_states(program: Program, path: str | os.PathLike[str], aux_states: Mapp
     path : path
         The file.
     aux_states : dict of str to object, optional
-        What the file holds beside.
+        Further contents of the file.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def load_states(program: Program, path: str | os.PathLike[str]) -> Settings:
     program : Program
         The module, compiled.
     path : path
-        What `save_states` has written.
+        A file of `save_states`.
 
     Returns
     -------
@@ -185,7 +185,7 @@ def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, obj
     path : path
         The file.
     state : dict of str to object, optional
-        What the file holds beside.
+        Further contents of the file.
 
     Raises
     ------
@@ -219,21 +219,21 @@ def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, obj
 
 
 def load(module: Part, path: str | os.PathLike[str], program: Program | None) -> Settings | None:
-    """Overwrite parameters and buffers of a module by those of an ONNX file, as far as they fit.
+    """Overwrite parameters and buffers of a module by initializers of an ONNX file, as far as they fit.
 
     Parameters
     ----------
     module : Module
         The module, compiled, or a part of it.
     path : path
-        What `save` has written, or another ONNX file with initializers of these names.
+        A file of `save`, or another ONNX file with initializers of these names.
     program : Program or None
         The module, compiled, if its training goes on where it was.
 
     Returns
     -------
     dict of str to object, or None
-        What `save` was given as `state`; None without `program`.
+        The `state` that `save` was given; None without `program`.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def load(module: Part, path: str | os.PathLike[str], program: Program | None) ->
     Warns
     -----
     ModelWarning
-        One for each parameter that is missing, unexpected or mismatched.
+        For each parameter that is missing, unexpected or mismatched.
     """
     own = dict(_walk(module, ()))
     proto = _read(path)
@@ -277,7 +277,7 @@ def _read(path: str | os.PathLike[str]) -> ModelProto:
 
 
 def _read_tensors(proto: ModelProto, listed: Json) -> list[dict[str, np.ndarray]]:
-    """Parameters and buffers in a file, and what a training goes on from beside, as they are listed there."""
+    """Parameters, buffers and the further state of a training in a file, as they are listed there."""
     graphs = (proto.graph, *(info.algorithm for info in proto.training_info))
     tensors = {t.name: t for graph in graphs for t in graph.initializer}
     return [{n: to_array(tensors[n]) for n in listed[kind] if n in tensors} for kind in ("parameters", "states")]
@@ -286,8 +286,8 @@ def _read_tensors(proto: ModelProto, listed: Json) -> list[dict[str, np.ndarray]
 def _find_parameters(proto: ModelProto, own: Collection[str]) -> dict[str, np.ndarray]:
     """Parameters and buffers in a file that does not list them.
 
-    They are the initializers of the inference graph that a training changes, or, without one, those of floating-point
-    numbers but for single numbers.
+    They are the initializers of the inference graph that a training changes, or, without a training, all of
+    floating-point numbers but for single numbers.
     """
     if proto.training_info:
         changed = {p.key for t in proto.training_info for p in (*t.update_binding, *t.initialization_binding)}
@@ -351,7 +351,7 @@ def _shorten(problems: Sequence[str]) -> str:
 
 
 def _check_finite(module: Part, states: Mapping[str, np.ndarray]) -> None:
-    """Check that the training has not failed; infinite constants such as those of a mask are meant."""
+    """Check that the training has not failed; infinite constants, such as a mask, are meant."""
     first = dict.fromkeys(states, np.zeros(()))
     for n, p in module.named_parameters(buffers=True):
         if isinstance(p.initializer, Constant):
@@ -367,7 +367,7 @@ def _check_dict(state: Mapping[str, object] | None, name: str) -> Mapping[str, o
 
 
 def _to_array(numbers: Data, name: str) -> np.ndarray:
-    """An array, or what a tensor of torch holds; numpy has none of the small floats of torch 2."""
+    """An array, or the numbers of a tensor of torch; numpy has none of the small floats of torch 2."""
     if hasattr(numbers, "detach"):
         numbers = numbers.detach().cpu()
         is_small = numbers.is_floating_point() and numbers.element_size() < 4

@@ -32,7 +32,7 @@ class Signature:
     inputs : dict of str to Value
         The placeholders of `forward`, by name.
     dtype : numpy.dtype or None
-        What arrays of floating-point numbers are computed in, if that follows from the parameters.
+        The dtype of arrays of floating-point numbers, if it follows from the parameters.
     """
 
     module: Part
@@ -48,7 +48,7 @@ class Signature:
         return cls(module, {n: to_placeholder(x, n, dtype) for n, x in zip(names, inputs, strict=True)}, dtype)
 
     def _list_targets(self) -> list[str]:
-        """The names of what `train_one_batch` takes beside the inputs."""
+        """The names of the arguments of `train_one_batch` after the inputs."""
         return list_arguments(self.module.train_one_batch)[len(self.inputs):]
 
     def check_count(self, inputs: Sequence[Data]) -> None:
@@ -58,7 +58,7 @@ class Signature:
                             f"and got {len(inputs)} arrays; a batch with its targets is for train_one_batch.")
 
     def _check_batch(self, count: int) -> None:
-        """Check that a batch of so many arrays is what `train_one_batch` takes."""
+        """Check that `train_one_batch` takes a batch of so many arrays."""
         try:
             is_default = not has_own_step(self.module)
             if is_default and count not in (len(self.inputs) + 1, len(self.inputs) + 2):
@@ -99,7 +99,7 @@ class Signature:
     def split_batch(self, batch: Sequence[Data]) -> list[np.ndarray]:
         """The arrays of a batch, which are enough."""
         self.check_parts(batch)
-        rows = [to_array(a, f"Array {i} of the batch") for i, a in enumerate(batch, 1)]
+        rows: list[Data] = [to_array(a, f"Array {i} of the batch") for i, a in enumerate(batch, 1)]
         return [a[:] if isinstance(a, SparseRows) else a for a in rows]
 
     def to_batches(self, X: Data, y: Data, sample_weight: Data = None) -> Data:

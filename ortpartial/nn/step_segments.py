@@ -20,7 +20,7 @@ class Entry:
     Parameters
     ----------
     outputs : dict of str to Value
-        What it returns.
+        Its results.
     updates : dict of str to Value
         The state that it changes, which the entries after it read.
     """
@@ -30,23 +30,23 @@ class Entry:
 
 
 def split_entries(trace: Trace, outputs: Mapping[str, Value]) -> list[Entry]:
-    """The entries of a step, each of which ends where the processes exchange numbers that the next one reads.
+    """The entries of a step, each of which ends where the processes exchange numbers that the next reads.
 
     An entry computes all that needs no later exchange. The state has the values that the code has given it so far,
-    unless a later entry reads a value before that. Where an entry needs what a former one has computed and the state
-    does not hold, it computes that again.
+    unless a later entry reads a value before that. Where an entry needs values of a former entry that the state does
+    not hold, it computes them again.
 
     Parameters
     ----------
     trace : Trace
-        What the code of a module has written.
+        The trace of a module's code.
     outputs : dict of str to Value
-        What the step returns.
+        The results of the step.
 
     Returns
     -------
     list of Entry
-        One, if nothing is exchanged.
+        A single entry, if nothing is exchanged.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def split_entries(trace: Trace, outputs: Mapping[str, Value]) -> list[Entry]:
 
 
 class _Places:
-    """The first entry in which a value can be computed, by how many exchanges have to come one after the other."""
+    """The first entry in which a value can be computed, by the number of exchanges in a row before it."""
 
     def __init__(self, trace: Trace, values: Sequence[Value]):
         self._after = {exchange.received: exchange for exchange in trace.exchanges.values()}
@@ -93,7 +93,7 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Plan:
-    """By entry, what the state is before it, and what it computes, by kind and name."""
+    """By entry, the state before it, and its values, by kind and name."""
 
     held: Sequence[Mapping[str, Value]]
     targets: Sequence[Mapping[tuple[str, str], Value]]

@@ -1,4 +1,4 @@
-"""Summaries: what the layers of a module compute, hold and cost, as a table."""
+"""Summaries: outputs, parameters and cost of the layers of a module, as a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row:
     shapes : tuple of tuple
         The shapes of its outputs; sizes are whole numbers, names, or None. Empty if the layer is not called.
     parameters : int
-        The number of elements of its parameters and of those in it.
+        The number of elements of its parameters, also of its parts.
     flops : int
         The floating-point operations of the call.
     is_repeated : bool
@@ -59,8 +59,8 @@ class Summary:
     Parameters
     ----------
     rows : tuple of Row
-        The calls of layers in evaluation, each before those in it, and layers that are not called; the first is that of
-        the module itself.
+        The calls of layers in evaluation, each before the calls in it, and layers that are not called; the first is the
+        module itself.
     parameters : int
         The number of elements of all parameters, also of layers that are not called.
     buffers : int
@@ -68,7 +68,7 @@ class Summary:
     n_bytes : int
         How much parameters and buffers take.
     sizes : dict of str to int
-        By name the sizes with which operations are counted; one that has no name is "?".
+        By name the sizes with which operations are counted; a size without a name is "?".
 
     Examples
     --------
@@ -157,7 +157,7 @@ def _write(program: Program, sizes: Mapping[str, int]) -> Writing:
 
 
 def _resize(program: Program, writing: Writing, sizes: Mapping[str, int]) -> Writing:
-    """The graph of the module with these sizes, or the former one where it cannot have them or calls other layers."""
+    """The graph of the module with these sizes, or the former graph where it cannot have them or calls other layers."""
     try:
         sized = _write(program, sizes)
     except GraphError:
@@ -175,7 +175,7 @@ def _count_calls(writing: Writing) -> list[int]:
 
 
 def _list_rows(writing: Writing, flops: Sequence[int]) -> Iterator[Row]:
-    """The calls, each before those in it."""
+    """The calls, each before the calls in it."""
     seen: set[TracedModule] = set()
     stops: list[int] = []  # of the calls that a call is made in
     for call, n in sorted(zip(writing.trace.calls, flops, strict=True), key=lambda pair: pair[0].start):

@@ -1,4 +1,4 @@
-"""The trace: what the Python code of a module has written of a graph so far."""
+"""The trace: the graph that the Python code of a module has written so far."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ class Passing:
     Parameters
     ----------
     sent : Value of shape (size,)
-        Those of this process.
+        The numbers of this process.
     received : Value of shape (size,)
-        Their sum over the processes, a variable of what comes after.
+        Their sum over the processes, a variable of the part after it.
     kept : int, optional
         How many of the numbers are not 0 and are sent, with their places; without, all are sent.
     """
@@ -146,7 +146,7 @@ class Compared:
     loss : BaseLearningLoss or None
         The loss of an element.
     output, target : Value
-        What it compares, in the forms that it takes.
+        The values that it compares, in its forms.
     weights : Value or None
         Weights of the rows, or of the elements.
     """
@@ -164,11 +164,11 @@ class Call:
     Parameters
     ----------
     path : str
-        The name of the module, such as ``"encoder.0.linear1"``; empty for the outermost one.
+        The name of the module, such as ``"encoder.0.linear1"``; empty for the outermost module.
     module : Module
         The module.
     outputs : object
-        What its `forward` has returned.
+        The result of its `forward`.
     start, stop : int
         The nodes that it wrote have numbers from `start` and before `stop`.
     """
@@ -257,7 +257,7 @@ class Trace:
         self.write_state(self.name_of(parameter), value)
 
     def read_state(self, name: str, dtype: DTypeLike, shape: tuple[int, ...], first: np.ndarray | None = None) -> Value:
-        """The value of a state now: `first`, if any, is what it is before the first batch."""
+        """The value of a state now: `first`, if any, is its value before the first batch."""
         if name not in self.after:
             if first is not None:
                 self.first[name] = first
@@ -280,7 +280,7 @@ class Trace:
         return list(scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights))
 
     def lower(self, values: Sequence[Value]) -> list[Value]:
-        """Expressions with the products of a mixed precision, if there is one."""
+        """Expressions with the products of a mixed precision, if any."""
         if self.precision is None:
             return list(values)
         # What is written of new weights reads them as it reads weights.
@@ -356,7 +356,7 @@ class Trace:
         self.write_state(ITERATION, self.read_iteration() + 1)
 
     def read_iteration(self) -> Value:
-        """The number of batches before this one."""
+        """The number of batches before this."""
         return self.read_state(ITERATION, np.int64, (), np.zeros((), np.int64))
 
     def declare_labels(self, target: Value, classes: int, ignored: int | None) -> None:
@@ -389,7 +389,7 @@ class Trace:
         return outputs
 
     def path_of(self, module: TracedModule) -> str:
-        """The name of a module, by the attributes that lead to it from the outermost one."""
+        """The name of a module, by the attributes that lead to it from the outermost module."""
         if id(module) not in self._paths:
             self._paths = {id(m): n for n, m in self.module.named_modules()}
         return self._paths.get(id(module), type(module).__name__)

@@ -27,7 +27,7 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     writing : Writing
         The step.
     state : dict of str to numpy.ndarray
-        The numbers of what it reads and leaves.
+        The numbers of the state that it reads and leaves.
     device : str or tuple
         Where it runs.
     threads : int or None

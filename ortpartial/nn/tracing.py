@@ -1,4 +1,4 @@
-"""Writing a graph: what a call of a module's code reads, leaves and returns."""
+"""Writing a graph: the inputs, state and results of a call of a module's code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Writing:
     inputs : dict of str to Value
         The inputs, and the targets, by name.
     result : object
-        What the code has returned: values, or tuples, lists and dicts of them.
+        The result of the code: values, or tuples, lists and dicts of them.
     parts : sequence of (str, object)
         The result in parts, each of which gives its values names that begin alike.
     """
@@ -73,7 +73,7 @@ def write(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value]
     inputs : dict of str to Value
         Placeholders by name.
     **settings : object
-        Those of the trace.
+        As for the trace.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def _call(module: Part, code: Callable[..., Nested], inputs: Mapping[str, Value]
 
 
 def _name_parts(module: Part, inputs: Collection[str], parts: Mapping[str, Nested]) -> list[tuple[str, Nested]]:
-    """Parts of a result, and how the names of their values begin: no input and no parameter has one of them."""
+    """Parts of a result, and the prefixes of their values' names, which no input and no parameter has."""
     taken, named = {*inputs, *(n for n, _ in module.named_parameters(buffers=True))}, []
     for prefix, tree in parts.items():
         while not taken.isdisjoint(flatten(tree, prefix)):

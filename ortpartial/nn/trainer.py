@@ -1,4 +1,4 @@
-"""The trainer of a module: what callbacks ask of its training, and the state from which a fit goes on."""
+"""The trainer of a module: its training as callbacks see it, and the state from which a fit goes on."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ModuleTrainer:
 
     def compute_gradients(self, X: Data, y: Data, sample_weight: Data, rng: np.random.Generator | None
                           ) -> dict[str, np.ndarray]:
-        """The gradient of the loss by each parameter that is trained, on rows, or on some of those that are trained."""
+        """The gradient of the loss by each parameter that is trained, on rows, or on some of the trained rows."""
         program = self.program
         if X is not None:
             arrays: Sequence[np.ndarray] = program.signature.to_batches(X, y, sample_weight)
@@ -140,7 +140,7 @@ class ModuleTrainer:
         return parameters | {n: self.program.get(n) for n in self.program.averages}
 
     def restore_used(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Overwrite them with former ones."""
+        """Overwrite the weights in use with former weights."""
         self.program.set(arrays)
 
     @contextmanager
@@ -161,7 +161,7 @@ class ModuleTrainer:
             }
 
     def resume(self, path: str | os.PathLike[str]) -> tuple[FitPosition, Sequence[Settings]] | None:
-        """Go on with a fit that was cut off, from a file or the newest one in a folder that is whole.
+        """Go on with a fit that was cut off, from a file or the newest whole file in a folder.
 
         Parameters
         ----------

@@ -29,11 +29,11 @@ def write_model(name: str, inference: Writing, parameters: Mapping[str, Paramete
     name : str
         The name of the graph.
     inference : Writing
-        What `forward` computes in evaluation mode.
+        The graph of `forward` in evaluation mode.
     parameters : dict of str to Parameter
         All parameters and buffers by name.
     state : dict of str to numpy.ndarray
-        Their numbers, and those of the states of the step that are not as before the first batch.
+        Their numbers, and changed states of the step.
     step : Writing, optional
         The step, if it is written.
 
@@ -83,7 +83,7 @@ def initial_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
 
 def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collection[str], states: Collection[str]
                ) -> None:
-    """Add an entry to the training of a model; the first one is to hold the states."""
+    """Add an entry to the training of a model; the first has to hold the states."""
     info, changed = proto.training_info.add(), {n: unwrap(v) for n, v in entry.updates.items()}
     results = {**entry.outputs, **{f"{n}_new": v for n, v in changed.items()}}
     inside = [g for g in walk_graphs(proto.graph) if g is not proto.graph]
@@ -100,7 +100,7 @@ def _add_entry(proto: ModelProto, step: Writing, entry: Entry, visible: Collecti
 
 
 def _declare_opsets(proto: ModelProto, other: ModelProto) -> None:
-    """Declare what the graph of another model needs."""
+    """Declare the opsets of the graph of another model."""
     versions = {o.domain: o for o in proto.opset_import}
     for o in other.opset_import:
         if o.domain not in versions:

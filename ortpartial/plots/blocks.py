@@ -1,4 +1,4 @@
-"""The blocks of a model: its nodes by the modules that they come from, equal ones in a row as one."""
+"""The blocks of a model: its nodes by the modules that they come from, equal blocks in a row drawn once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Block:
     Parameters
     ----------
     path : tuple of str
-        The module, from the outermost one on.
+        The module, from the outermost on.
     nodes : list of Node
         Its nodes; none for an input.
     weights : dict of str to Value
         The weights that they read, by name.
     reads : dict of int to Value
-        What they read of other blocks, by the numbers of these.
+        Their inputs from other blocks, by the numbers of these.
     """
 
     path: tuple[str, ...]
@@ -47,7 +47,7 @@ class Block:
     reads: dict[int, Value] = field(default_factory=dict)
 
     def summarize(self) -> list[str]:
-        """Its operators in their order, with the number of each; where they are many, those that say most."""
+        """Its operators in their order, with the number of each; where they are many, the most telling."""
         counts = Counter(node.op_type for node in self.nodes)
         shown = {name: n for name, n in counts.items() if name not in _MOVES} or counts
         if len(shown) > _OPERATORS:
@@ -119,7 +119,7 @@ def find_blocks(model: Model, weights: Mapping[str, Value], depth: int | None = 
 
 
 def _order(model: Model) -> list[Node]:
-    """The nodes in the order of the model, in which the exporter has written one module after the other."""
+    """The nodes in the order of the model, in which the exporter has written module after module."""
     nodes = topological(list(model.outputs.values()))
     places = {id(v.node): i for i, v in reversed(list(enumerate(model.values.values())))}
     for node in nodes:  # A node without a name in the model stands where its last input does.
@@ -166,7 +166,7 @@ def _group(model: Model, weights: Mapping[str, Value], nodes: Sequence[Node], pa
 
 
 def _is_shown(v: Value) -> bool:
-    """Whether what one block reads of another is drawn: inputs and real numbers, but no shapes that are computed."""
+    """Whether an input of a block from another is drawn: inputs and real numbers, but no shapes that are computed."""
     return v.node is None or v.is_float
 
 
@@ -199,7 +199,7 @@ def collapse(blocks: Sequence[Block], trained: Collection[str]) -> list[Repeat]:
     Returns
     -------
     list of Repeat
-        From the first one on; none is inside of another.
+        From the first on; none is inside of another.
     """
     numbers: dict[Hashable, int] = {}
     forms = [numbers.setdefault(block.describe_form(trained), len(numbers)) for block in blocks]

@@ -16,13 +16,12 @@ _POINTS = 240
 
 
 def draw_curve(*curves: Sequence[float]) -> str:
-    """Draw lists of losses as one SVG element, the first one solid and the others dashed.
+    """Draw lists of losses as an SVG element, the first solid and the others dashed.
 
     Parameters
     ----------
     *curves : sequence of float
-        The losses, from the first epoch to the last; each spans the whole width. Those that are not finite are left
-        out.
+        The losses, from the first epoch to the last; each spans the whole width. Infinite losses are left out.
 
     Returns
     -------
@@ -55,7 +54,7 @@ def _thin(losses: np.ndarray) -> np.ndarray:
 
 
 def _draw_line(losses: np.ndarray, low: float, high: float, style: str) -> str:
-    """One line; a constant one is drawn in the middle."""
+    """A line; a constant line is drawn in the middle."""
     x = np.linspace(_MARGIN, _WIDTH - _MARGIN, losses.size)
     share = (losses - low) / (high - low) if high > low else np.full(losses.size, 0.5)
     y = _HEIGHT - _MARGIN - share * (_HEIGHT - 2 * _MARGIN)

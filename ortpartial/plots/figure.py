@@ -1,4 +1,4 @@
-"""Figures: matplotlib on first use, the style of the package, and files that hold a whole picture or the former one."""
+"""Figures: matplotlib on first use, the style of the package, and files that hold a whole picture or the former."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_pyplot() -> Any:
 
 @contextmanager
 def drawing(ax: Axes | None, figsize: tuple[float, float] = (6.4, 4.0), **settings: object) -> Iterator[Axes]:
-    """A context in which to draw: on the axes of the caller as they are, or on new ones in the style of the package.
+    """A context in which to draw: on the axes of the caller as they are, or on new axes in the style of the package.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings
     Parameters
     ----------
     picture : matplotlib.axes.Axes or matplotlib.figure.Figure
-        What a function of this room returns, or a figure.
+        The result of a function of this room, or a figure.
     path : path
-        The file; its suffix is the format: ``.png``, ``.svg`` or ``.pdf``. Without one it is PNG.
+        The file; its suffix is the format: ``.png``, ``.svg`` or ``.pdf``. Without a suffix it is PNG.
     **settings : object
         As for matplotlib's `savefig`, such as ``dpi=200``.
 
@@ -99,7 +99,7 @@ def save_figure(picture: Axes | Figure, path: str | os.PathLike[str], **settings
     ValueError
         matplotlib does not know the format.
     OSError
-        The file cannot be written, and the former one remains.
+        The file cannot be written, and the former file remains.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The graph of a model: what is trained, what is frozen, and what each graph of an engine computes."""
+"""The graph of a model: its trained and frozen parts, and the graphs of an engine."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _STYLES = {
 
 @checked
 def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = None) -> Axes:
-    """Draw a model as blocks: the modules of its nodes, what is trained of each, and what the engine runs.
+    r"""Draw a model as blocks: the modules of its nodes, their trained weights, and the graphs of the engine.
 
-    Modules are those that the exporter has recorded; without them a block begins at every product. Equal blocks in a
+    Modules are as the exporter has recorded them; without them a block begins at every product. Equal blocks in a
     row, such as the layers of an encoder, are drawn once. For an optimizer, loss, gradient and update follow, with the
     names of the graphs that compute each, as `save_onnx_graph` writes them. In a notebook the picture is shown as SVG.
 
@@ -68,7 +68,7 @@ def plot_graph(source: object, *, depth: int | None = None, ax: Axes | None = No
     >>> from ortpartial.graph import build, constant, op, variable
     >>> x, w = variable("x", "float32", ["N", 3]), constant([[1.0], [2.0], [3.0]], hint="w")
     >>> [text.get_text() for text in plot_graph(build([x], {"y": op.Tanh(x @ w)})).texts if text.get_text()]
-    ['x', 'float32[Nx3]', 'MatMul · Tanh', 'w\\ntrained: 3', 'y', 'float32[Nx1]']
+    ['x', 'float32[Nx3]', 'MatMul · Tanh', 'w\ntrained: 3', 'y', 'float32[Nx1]']
     """
     import_pyplot()
     from .svg_axes import SvgAxes
@@ -128,7 +128,7 @@ def _draw_rectangle(ax: Axes, corner: Point, size: Point, fill: str, edge: str, 
 
 
 def _draw_edge(ax: Axes, corners: Sequence[Point], label: str) -> None:
-    """An arrow through its corners, with the shape of what it carries beside it."""
+    """An arrow through its corners, with the shape of its tensor beside it."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 

@@ -24,7 +24,7 @@ __all__ = ["plot_histograms"]
 @checked
 def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bool = False, bins: int = 50,
                     title: str | None = None, ax: Axes | None = None) -> Axes:
-    """Draw a histogram of every weight, or of other arrays such as gradients, one above the other.
+    """Draw a histogram of every weight, or of other arrays such as gradients, in rows.
 
     Each is as high as the others. On the right of it stand its mean and standard deviation.
 
@@ -41,7 +41,7 @@ def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bo
     bins : int
         Number of bins.
     title : str, optional
-        By default "Weights" for those of an optimizer.
+        By default "Weights" for an optimizer's.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure, of a height that follows from the number of arrays.
 
@@ -75,7 +75,7 @@ def plot_histograms(source: object, names: str | Sequence[str] = "*", *, log: bo
 
 
 def _draw(ax: Axes, numbers: Mapping[str, np.ndarray], log: bool, bins: int) -> None:
-    """Draw the rows from the top down, over one axis of values."""
+    """Draw the rows from the top down, over a common axis of values."""
     shown = {n: np.log10(np.abs(a[a != 0])) if log else a for n, a in numbers.items()}
     shown = {n: a[np.isfinite(a)] for n, a in shown.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(shown.values())), bins)
@@ -111,7 +111,7 @@ def _select(source: object, patterns: Sequence[str]) -> dict[str, Any]:
 
 
 def _draw_row(ax: Axes, base: int, counts: np.ndarray, edges: np.ndarray, summary: str) -> None:
-    """Draw one histogram above its base line, and write a summary beside it."""
+    """Draw a histogram above its base line, and write a summary beside it."""
     heights = base + 0.85 * counts / max(counts.max(), 1)
     ax.stairs(heights, edges, baseline=base, fill=True, alpha=0.75, color="#1d6fa5", linewidth=0)
     ax.axhline(base, color="0.6", linewidth=0.6)
@@ -120,7 +120,7 @@ def _draw_row(ax: Axes, base: int, counts: np.ndarray, edges: np.ndarray, summar
 
 
 def _summarize(a: np.ndarray, log: bool) -> str:
-    """Mean and standard deviation, or the median magnitude, and what is no ordinary number."""
+    """Mean and standard deviation, or the median magnitude, and the numbers that are not ordinary."""
     finite = a[np.isfinite(a)]
     if not finite.size:
         return "not finite"

@@ -20,13 +20,14 @@ def read_history(source: object) -> list[Mapping[str, Any]]:
     Parameters
     ----------
     source : object
-        An optimizer, an estimator or a `TrainingView`, with a `history_` or `train_losses_`; or what these hold: dicts
+        An optimizer, an estimator or a `TrainingView`, with a `history_` or `train_losses_`; or their contents: dicts
         or numbers.
 
     Returns
     -------
     list of dict of str to object
-        One for each epoch, with its number as "epoch", and "loss", "validation_loss" and "learning_rate" where known.
+        A record for each epoch, with its number as "epoch", and "loss", "validation_loss" and "learning_rate" where
+        known.
 
     Raises
     ------

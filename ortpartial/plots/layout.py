@@ -1,4 +1,4 @@
-"""Layered layout of boxes: each is below those that it reads, and long connections run beside the boxes."""
+"""Layered layout of boxes: each is below the boxes that it reads, and long connections run beside the boxes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 def _find_layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The layer of every box: the one after the lowest of its sources; one without any, right above its readers."""
+    """The layer of every box: the next after the lowest of its sources; a box without any, right above its readers."""
     layers = [0] * count
     for i, j in sorted(edges, key=lambda edge: edge[1]):
         layers[j] = max(layers[j], layers[i] + 1)
@@ -99,7 +99,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 def _route(sizes: Sequence[Point], edges: Sequence[tuple[int, int]], layers: Sequence[int],
            rows: Mapping[int, Sequence[int]], centers: Mapping[int, Point]) -> dict[tuple[int, int], list[Point]]:
-    """The corners of every connection; those that skip layers have lanes on the right."""
+    """The corners of every connection; connections that skip layers have lanes on the right."""
     paths: dict[tuple[int, int], list[Point]] = {}
     lanes: list[list[tuple[int, int]]] = []
     for i, j in sorted(edges, key=lambda edge: layers[edge[1]] - layers[edge[0]]):
@@ -120,7 +120,7 @@ def _route(sizes: Sequence[Point], edges: Sequence[tuple[int, int]], layers: Seq
 
 
 def _take_lane(lanes: list[list[tuple[int, int]]], span: range) -> int:
-    """The first lane that is free from one layer to another, which is taken."""
+    """The first lane that is free between two layers, which is taken."""
     first, last = span[0], span[-1]
     for lane, taken in enumerate(lanes):
         if all(last <= a or b <= first for a, b in taken):

@@ -106,7 +106,7 @@ def mark(curve: tuple[np.ndarray, np.ndarray]) -> str:
     Parameters
     ----------
     curve : tuple of numpy.ndarray
-        What `select` returned.
+        The result of `select`.
 
     Returns
     -------

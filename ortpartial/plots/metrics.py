@@ -24,14 +24,14 @@ _PREFIX = "val_"
 
 @checked
 def plot_metrics(source: object, *names: str, ax: Axes | None = None) -> Axes:
-    """Draw metrics by epoch, those of the training and, dashed, those of validation data, and the best epoch of each.
+    """Draw metrics by epoch, of the training and, dashed, of validation data, and the best epoch of each.
 
     Parameters
     ----------
     source : object
         An optimizer, an estimator or a module that was fitted, or its `history_`.
     *names : str
-        The metrics, such as "accuracy"; by default all those of validation data.
+        The metrics, such as "accuracy"; by default all of validation data.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure.
 

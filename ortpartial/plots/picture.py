@@ -110,7 +110,7 @@ def _draw_model(model: Model, weights: Mapping[str, bool], depth: int | None) ->
 
 
 def _number(blocks: Sequence[Block], repeats: Sequence[Any], picture: Picture) -> tuple[dict[int, int], list[int]]:
-    """The box of each block, and the blocks that have one; repeated ones get a frame around the first copy."""
+    """The box of each block, and the blocks that have one; repeated blocks get a frame around the first copy."""
     originals = {r.start + k: r.start + k % r.length for r in repeats for k in range(r.copies * r.length)}
     shown = [i for i in range(len(blocks)) if originals.get(i, i) == i]
     boxes = {i: n for n, i in enumerate(shown)}
@@ -149,13 +149,13 @@ def _find_module(blocks: Sequence[Block]) -> list[str]:
 
 
 def _name_module(path: Sequence[str]) -> str:
-    """The name of a module; torch names those of a Sequential once more in full."""
+    """The name of a module; torch repeats names in a Sequential in full."""
     parts = [part for i, part in enumerate(path) if i + 1 == len(path) or not path[i + 1].startswith(f"{part}.")]
     return ".".join(parts)
 
 
 def _add_training(picture: Picture, spec: TrainingSpec) -> None:
-    """The boxes of a training step below those of the model."""
+    """The boxes of a training step below the boxes of the model."""
     outputs = dict(zip(spec.model.outputs, range(len(picture.boxes) - len(spec.model.outputs), len(picture.boxes)),
                        strict=True))
     names = [type(loss).__name__ if len(spec.losses) == 1 else f"{o}: {type(loss).__name__}"
@@ -189,7 +189,7 @@ def _describe_type(v: Value) -> str:
 
 
 def _describe_shape(v: Value) -> str:
-    """The shape of a value, such as ``N×64``; what is long is left out."""
+    """The shape of a value, such as ``N×64``; long shapes are left out."""
     text = _describe_type(v).partition("[")[2].rstrip("]").replace("x", "×")
     return text if len(text) <= 20 else ""
 

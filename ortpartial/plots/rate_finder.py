@@ -24,7 +24,7 @@ def plot_learning_rate_finder(result: Any, *, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     result : object
-        What `find_learning_rate` returns: `rates` and `losses`, one a step, `suggestion`, a rate or None, and, where
+        The result of `find_learning_rate`: `rates` and `losses` by step, `suggestion`, a rate or None, and, where
         losses are smoothed, `raw_losses`.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on axes of a new figure.

@@ -65,8 +65,8 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
     """A gradient that keeps some values of the forward pass, the checkpoints, and recomputes the others.
 
     A segment between checkpoints is recomputed from its first checkpoint, read through a Reshape whose shape depends on
-    the cotangent of the last one: no runtime can recompute it before the backward pass has come that far, or merge it
-    with the first computation. Outputs of random operators and of those with bodies are always kept.
+    the cotangent of its last: no runtime can recompute it before the backward pass has come that far, or merge it with
+    the first computation. Outputs of random operators and of operators with bodies are always kept.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
     Returns
     -------
     callable
-        From an expression and values to the gradients, the same numbers as those of `grad`.
+        From an expression and values to the gradients, the same numbers as by `grad`.
 
     References
     ----------
@@ -94,7 +94,6 @@ def checkpoint_gradient(choice: Choice) -> Gradient:
     >>> [node.op_type for node in model.graph.node].count("Exp")
     4
     """
-
     return partial(recompute_values, choice)
 
 
@@ -134,14 +133,14 @@ def _differentiate(objective: Value, wrt: Sequence[Value], forward: Sequence[Nod
     cotangents = grad(objective, [*wrt, *checkpoints])
     cut = [*wrt, *find_boundary(cotangents, [objective], wrt)]
     segments = _group_by_checkpoint(recomputed, checkpoints, forward)
-    backward: dict[Value, Value] = {}  # what the backward pass reads instead of its values
+    backward: dict[Value, Value] = {}  # values that the backward pass reads instead
     copies: dict[Value, Value] = {}
     for i in sorted(segments, reverse=True):
         cotangent = cotangents[len(wrt) + i]
         backward[cotangent] = rewrite([cotangent], backward, cut=cut)[0]
         copies |= _recompute(segments[i], copies, {*kept, *wrt}, set(wrt), backward[cotangent])
         backward |= {v: copies[v] for v in segments[i]}
-    # Nodes are computed in the order in which they are made: that of the plain gradient is kept.
+    # Nodes are computed in the order in which they are made: the order of the plain gradient is kept.
     gradients = cotangents[: len(wrt)]
     ordered = sorted(dict.fromkeys(gradients), key=lambda g: g.node.serial if g.node else -1)
     rewritten = dict(zip(ordered, rewrite(ordered, backward, cut=cut), strict=True))
@@ -175,7 +174,7 @@ def _group_by_checkpoint(values: Sequence[Value], checkpoints: Sequence[Value],
 
 def _recompute(values: Sequence[Value], copies: Mapping[Value, Value], kept: set[Value], wrt: set[Value],
                cotangent: Value) -> dict[Value, Value]:
-    """Copies of values and of all between them and what is kept, computed as soon as a cotangent is there."""
+    """Copies of values and of all nodes between them and kept values, computed as soon as a cotangent is there."""
     nodes = topological(values, {*copies, *kept})
     # 0, which no runtime can know before the cotangent is computed.
     element = op.Cast(op.Slice(op.Reshape(cotangent, [-1]), [0], [1]), to=TensorProto.FLOAT)
@@ -191,7 +190,7 @@ def _recompute(values: Sequence[Value], copies: Mapping[Value, Value], kept: set
 
 
 def recompute_cheap(forward: Sequence[Node], read: Sequence[Value]) -> Collection[Value]:
-    """All values but those that cheap operators compute of one single value that the backward pass reads as well.
+    """All values but those that cheap operators compute of a single value that the backward pass reads as well.
 
     Parameters
     ----------
@@ -219,7 +218,7 @@ def recompute_cheap(forward: Sequence[Node], read: Sequence[Value]) -> Collectio
 
 
 def _choose_segments(forward: Sequence[Node], read: Sequence[Value]) -> Collection[Value]:
-    """The values that cross from one segment to the next, with as many segments as take the least memory.
+    """The values that cross between segments, with as many segments as take the least memory.
 
     Segments end where few bytes cross. The memory is that of all crossing values and of the largest segment, whose
     values are recomputed together: about √n segments of n similar operators.

@@ -1,8 +1,8 @@
 """Convolutions in the form that is fastest on a processor: in blocks of channels (NCHWc), or as products (im2col).
 
-onnxruntime 1.19 to 1.32 convolves blocks of channels in place of making columns where weights are constant, which those
-of a training step are not. Its operators take images (N, C/B, H, W, B) and kernels (O/B, C/B, H, W, B, B), with a block
-of B channels in one register, or plain images and kernels (O/B, C, H, W, B) where there are fewer channels than B.
+onnxruntime 1.19 to 1.32 convolves blocks of channels in place of making columns where weights are constant, which they
+are not in a training step. Its operators take images (N, C/B, H, W, B) and kernels (O/B, C/B, H, W, B, B), with a block
+of B channels in a register, or plain images and kernels (O/B, C, H, W, B) where there are fewer channels than B.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def has_convolutions(model: ModelProto) -> bool:
 def write_convolutions(model: ModelProto, block: int | None = None) -> ModelProto:
     """The model with convolutions by weights that are not constant in the form that is fastest.
 
-    1. `convolve`: Conv, or the gradient of its weights, becomes one in blocks of channels, or one product.
+    1. `convolve`: Conv, or the gradient of its weights, becomes a convolution in blocks of channels, or a product.
     2. `convolve_transposed`: ConvTranspose, the gradient of images, becomes a convolution by flipped kernels in blocks.
 
     Parameters
@@ -125,7 +125,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _convolve(node: Node, block: int | None, x: Value, w: Value, b: Value | None = None) -> Value | None:
-    """A convolution, or the gradient of the weights of one, with its images in place of channels."""
+    """A convolution, or the gradient of its weights, with its images in place of channels."""
     x, window = pad_input(x, node, w)
     y = node.outputs[0]
     (o, c, *_), (n, _, *sizes) = _sizes(w), _sizes(y)
@@ -144,7 +144,7 @@ def _convolve(node: Node, block: int | None, x: Value, w: Value, b: Value | None
 
 
 def _correlate(x: Value, w: Value, window: Window, sizes: Sequence[int]) -> Value | None:
-    """A convolution with few positions, of the sizes, as one product of its kernels and what each position sees."""
+    """A convolution with few positions, of the sizes, as a product of its kernels and the columns of all positions."""
     turned = op.Transpose(x, perm=[1, 0, 2, 3])
     seen = Window(sizes, window.dilations, window.strides, window.pads)
     if not has_small_kernel(turned, w, seen):
@@ -154,7 +154,7 @@ def _correlate(x: Value, w: Value, window: Window, sizes: Sequence[int]) -> Valu
 
 
 def _correlate_each(x: Value, w: Value, window: Window, y: Value, block: int) -> Value:
-    """The gradient of the weights of images of one channel: a convolution for each image and kernel, then their sum.
+    """The gradient of the weights of single-channel images: a convolution for each image and kernel, then their sum.
 
     With an image in each lane, none is empty, however few kernels there are.
     """
@@ -202,7 +202,7 @@ def _is_worth_blocks(node: Node, outputs: int, inputs: int, depth: int, block: i
 
 
 def _fill(n: int, block: int) -> int:
-    """The number of channels with those that fill up the last block."""
+    """The number of channels, rounded up to whole blocks."""
     return -(-n // block) * block
 
 

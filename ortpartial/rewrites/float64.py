@@ -105,7 +105,7 @@ def lower_hardmax(x: Value, *, axis: int) -> Value:
 
 
 def lower_one_hot(indices: Value, depth: Value, values: Value, *, axis: int) -> Value:
-    """OneHot of whole numbers, at which one of two values is chosen."""
+    """OneHot of whole numbers, whose result chooses between two values."""
     whole = [op.Cast(v, to=TensorProto.INT64) for v in (indices, depth)]
     return op.Gather(values, op.OneHot(*whole, [0, 1], axis=axis))
 
@@ -145,12 +145,13 @@ def reduce_by(formula: Callable[..., Value]) -> Formula:
 
 
 def multiply(x: Value, total: Callable[[Value], Value]) -> Value:
-    """e^(Σ log |x|), with the sign of an even or odd number of negative ones."""
+    """e^(Σ log |x|), with the sign of an even or odd number of negative factors."""
     is_odd = op.Mod(total(op.Cast(x < 0, to=TensorProto.INT64)), 2)
     return (1 - 2 * cast(is_odd, x)) * op.Exp(total(op.Log(op.Abs(x))))
 
 
-#: Operators without a float64 kernel in onnxruntime 1.19.2 or 1.32.0: the same function in operators that have one.
+#: Operators without a float64 kernel in onnxruntime 1.19.2 or 1.32.0: the same function in operators that have such a
+#: kernel.
 LOWERINGS: dict[str, Formula] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), expand_recurrent),
     "AveragePool": lower_average_pool,

@@ -28,15 +28,14 @@ def gradient_model(
 ) -> ModelProto:
     """The gradient of an ONNX model as an ONNX model: ``Σ <cotangent, ∂output/∂name>`` for every name of `wrt`.
 
-    Any runtime runs it: only operators of the ONNX standard are added to the model, and what has no float64 kernel in
-    onnxruntime is written in operators that have one. Its inputs are those of the model,
-    then the initializers of `wrt`, then the cotangent ``<output>_grad`` of every differentiated output, or
-    ``<output>_grad_in`` of one that is in `wrt` as well. Its outputs are ``<name>_grad``, in the order of `wrt`. A
-    cotangent or gradient has the shape of the tensor that it is named after. Applied to its own result with another
-    suffix, it returns the next order.
+    Any runtime runs it: only operators of the ONNX standard are added to the model, and operators without a float64
+    kernel in onnxruntime are written in others. Its inputs are the inputs of the model, then the initializers of `wrt`,
+    then the cotangent ``<output>_grad`` of every differentiated output, or ``<output>_grad_in`` where it is in `wrt` as
+    well. Its outputs are ``<name>_grad``, in the order of `wrt`. A cotangent or gradient has the shape of the tensor
+    that it is named after. Applied to its own result with another suffix, it returns the next order.
 
-    A mask that is shut, such as that of Relu, passes nothing, whatever is behind it in the model. The cotangents that
-    are inputs are taken for finite numbers: at a mask that no pole of the model is behind, an infinite one gives NaN.
+    A mask that is shut, such as that of Relu, passes nothing, whatever is behind it in the model. Cotangents that are
+    inputs are taken for finite numbers: at a mask with no pole of the model behind it, an infinite cotangent gives NaN.
 
     Parameters
     ----------
@@ -44,13 +43,13 @@ def gradient_model(
         The model; it is not written to.
     wrt : sequence of str, optional
         Names of inputs, initializers (or their aliases) or intermediate tensors of the main graph, of a floating-point
-        type; ``"adapter"`` for the weights of an adapter. By default the float initializers of rank one or more on a
-        differentiable path to the outputs, except BatchNormalization's mean and variance, the numbers that
-        exporters write, and those of the program, such as the angles of a rotary embedding.
+        type; ``"adapter"`` for the weights of an adapter. By default the float initializers of rank 1 or more on a
+        differentiable path to the outputs, except BatchNormalization's mean and variance, the numbers that exporters
+        write, and numbers of the program, such as the angles of a rotary embedding.
     outputs : sequence of str, optional
         Names of the outputs to differentiate; by default all of a floating-point type.
     cotangents : str
-        ``"input"``: the cotangent of each output is an input. ``"ones"``: it is one, so that the outputs are summed.
+        ``"input"``: the cotangent of each output is an input. ``"ones"``: it is 1, so that the outputs are summed.
     suffix : str
         The suffix of a gradient's name.
 

@@ -1,4 +1,4 @@
-"""Lowering of operators without a float64 kernel to operators that have one, and opset downgrade."""
+"""Lowering of operators without a float64 kernel, and opset downgrade."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = ["clear_padding", "downgrade_opset", "drop_default", "lower", "lower_q
 
 @numbered("float64", "wrong", "layout", "composition", "padding")
 def lower(model: ModelProto, wrong: Collection[str] = ()) -> ModelProto:
-    """The model with operators that have no float64 kernel rewritten in operators that have one.
+    """The model with operators that have no float64 kernel rewritten in others.
 
     1. `float64`: An operator that has no float64 kernel becomes its formula in `LOWERINGS`.
-    2. `wrong`: So does one that the runtime computes wrongly in any dtype.
+    2. `wrong`: So does an operator that the runtime computes wrongly in any dtype.
     3. `layout`: So does a recurrent operator with the batch first, which has no kernel in any dtype.
     4. `composition`: An operator of com.microsoft in float64 becomes standard operators.
     5. `padding`: Reading the model has written the pads of auto_pad SAME out, which onnxruntime 1.19 to 1.32 computes
@@ -117,7 +117,7 @@ def make_portable(model: ModelProto) -> ModelProto:
     `Session` does the same, and more, for the runtime that is installed; this is for models that users run themselves.
     `lower` and `lower_quantized` come first.
 
-    1. `keep_dequantized`: A Max of one tensor follows DequantizeLinear, so that the runtime quantizes none of it.
+    1. `keep_dequantized`: A Max of a single tensor follows DequantizeLinear, so that the runtime quantizes none of it.
 
     Parameters
     ----------
@@ -167,11 +167,11 @@ _MOVED_THROUGH = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", 
 
 
 def _keep_dequantized(model: ModelProto) -> ModelProto:
-    """The model with a Max of one tensor behind a dequantization that more than a quantization reads, if it is of int8.
+    """The model with a Max of a single tensor behind a dequantization of int8 that more than a quantization reads.
 
-    onnxruntime 1.32.0 quantizes what moves dequantized elements, as the gradient of MaxPool does, to move bytes instead
-    (QDQPropagationTransformer), then turns int8 into uint8 (QDQS8ToU8Transformer) but for the attribute of the nodes
-    that it has just written: "output_dtype INT8 does not match y_zero_point type UINT8".
+    onnxruntime 1.32.0 quantizes operators that move dequantized elements, such as the gradient of MaxPool, to move
+    bytes instead (QDQPropagationTransformer), then turns int8 into uint8 (QDQS8ToU8Transformer) but for the attribute
+    of the nodes that it has just written: "output_dtype INT8 does not match y_zero_point type UINT8".
     """
     graph = model.graph
     signed = {t.name for t in graph.initializer if t.data_type == TensorProto.INT8}
@@ -273,7 +273,7 @@ def drop_default(model: ModelProto, op_type: str, attribute: str) -> bool:
 
 @numbered("attention")
 def clear_padding(model: ModelProto) -> ModelProto:
-    """The model with zeros where GroupQueryAttention computes what follows the last token of a row.
+    """The model with zeros where GroupQueryAttention computes the places after the last token of a row.
 
     1. `attention`: Where and the nodes of its condition follow GroupQueryAttention.
 
@@ -379,7 +379,7 @@ def _has_float64(model: ModelProto) -> bool:
 def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
     """The model in operators of an older opset.
 
-    1. `older_form`: An operator that the opset has becomes one of its older form.
+    1. `older_form`: An operator that the opset has takes its older form.
     2. `body`: Another operator is expanded into its function body.
 
     Parameters

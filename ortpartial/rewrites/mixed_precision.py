@@ -210,16 +210,16 @@ def lower_products(
     dtype : numpy.dtype
         float16 or bfloat16.
     parameters : collection of Value
-        What is cast to the dtype of the others that an operator reads, as constants are.
+        Values that are cast to the dtype of the other inputs of an operator, as constants are.
     lowered : dict of Value to Value
-        What has been rewritten before.
+        Values rewritten before.
     wide : collection of Value
         Values that keep their dtype wherever they are read.
 
     Returns
     -------
     dict of Value to Value
-        By value of the expressions, what takes its place, which may be in the low dtype.
+        By value of the expressions, its replacement, which may be in the low dtype.
 
     Raises
     ------
@@ -274,11 +274,11 @@ def all_finite(values: Sequence[Value]) -> Value:
 
 @numbered("cast_leaf", "keep_input", "cast_output")
 def to_dtype(model: Model, dtype: DTypeLike) -> Model:
-    """The model with all real numbers in one dtype.
+    """The model with all real numbers in the same dtype.
 
-    1. `cast_leaf`: An input or a constant is one of the dtype.
-    2. `keep_input`: An input that an operator takes in one dtype alone keeps its own.
-    3. `cast_output`: An output that an operator gives in one dtype alone is cast.
+    1. `cast_leaf`: An input or a constant takes the dtype.
+    2. `keep_input`: An input that an operator takes in a single dtype keeps it.
+    3. `cast_output`: An output that an operator gives in a single dtype is cast.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def to_dtype(model: Model, dtype: DTypeLike) -> Model:
     Returns
     -------
     Model
-        Inputs that an operator takes in one dtype alone, such as the scales of Resize, keep theirs.
+        Inputs that an operator takes in a single dtype, such as the scales of Resize, keep it.
 
     Raises
     ------

@@ -38,15 +38,15 @@ def apply_peepholes(outputs: Sequence[Value], cut: Sequence[Value] = ()) -> list
     1. `scatter_in_place`: Add(x·v, ScatterElements(0, -x)) becomes ScatterElements(v, -1)·x.
     2. `factor_out`: s·a ± s·b becomes (a ± b)·s.
     3. `fuse_bias`: Add(MatMul(x, w), b) of an x of three axes or more becomes Gemm(x, w, b).
-    4. `broadcast`: An operator on an expanded value becomes one that broadcasts.
+    4. `broadcast`: An operator on an expanded value broadcasts instead.
     5. `mask_by_hard_sigmoid`: Cast(x > 0) in the gradient of an activation becomes HardSigmoid(x).
-    6. `conv_to_gemm`: Conv of several small images becomes one product (im2col).
+    6. `conv_to_gemm`: Conv of several small images becomes a product (im2col).
     7. `cancel_scale`: (x s) / s becomes x.
     8. `exp_to_softmax`: exp(x - log Σexp(x)) becomes Softmax(x).
     9. `expand_gelu`: Gelu whose derivative needs Φ(x) as well becomes x Φ(x).
     10. `move_row_factor`: (v·x)w becomes (vw)·x, and aᵀ(v·x) becomes (a·x)ᵀv, where v is large and x a column.
-    11. `fold_factor`: A product of (s·A)(t·B) becomes one of A and B with the factor s·t.
-    12. `gemm_by_column`: A product with a transposed row becomes one with a column.
+    11. `fold_factor`: A product of (s·A)(t·B) becomes a product of A and B with the factor s·t.
+    12. `gemm_by_column`: A product with a transposed row becomes a product with a column.
     13. `mean_of_squares`: ReduceMean(x²) becomes ReduceSumSquare(x) / n.
     14. `mean_of_products`: The mean of x·row along the last axis becomes a product with a column.
     15. `negate_last`: Σ -x becomes -Σ x.
@@ -109,7 +109,7 @@ class Region:
         return None if v in self._cut else v.node
 
     def is_read_once(self, v: Value) -> bool:
-        """Whether one node alone reads a value."""
+        """Whether a single node reads a value."""
         return self._reads[v] == 1
 
 
@@ -125,7 +125,7 @@ def _find_differentiated_gelus(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _conv_to_gemm(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """A convolution of several small images as one product of the weights and the columns of all images (im2col).
+    """A convolution of several small images as a product of the weights and the columns of all images (im2col).
 
     onnxruntime computes a product for each image, which is slow where an image has few output positions. A kernel as
     large as the images, in the gradient of a weight, would have more columns than they have elements.
@@ -143,7 +143,7 @@ def _conv_to_gemm(node: Node, inputs: Inputs, region: Region) -> Value | None:
 
 
 def _gemm_by_column(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """The product of a tall matrix and a transposed row, which is fast as one with a column."""
+    """The product of a tall matrix and a transposed row, which is fast as a product with a column."""
     if len(inputs) < 3:
         return None
     a, row, b = inputs
@@ -166,7 +166,7 @@ def _fuse_bias(node: Node, inputs: Inputs, region: Region) -> Value | None:
             continue
         if list(bias.shape) != [shape[-1]] or not w.is_static or x.dtype not in _WIDE:
             continue
-        # In a Reshape, 0 is a size of what it reads.
+        # In a Reshape, 0 is a size of its input.
         if sum(not isinstance(n, int) for n in shape) > 1 or 0 in (*shape, *(w.shape or ())):
             continue
         y = op.Gemm(op.Flatten(x, axis=-1), w, bias)
@@ -175,7 +175,7 @@ def _fuse_bias(node: Node, inputs: Inputs, region: Region) -> Value | None:
 
 
 def _fold_factor(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """A product of (s·A)(t·B) as one of A and B with s·t in the alpha of Gemm, or in a constant A.
+    """A product of (s·A)(t·B) as a product of A and B with s·t in the alpha of Gemm, or in a constant A.
 
     It is finite where s·A or t·B alone overflows.
     """
@@ -244,10 +244,11 @@ def _find_number(v: Value, region: Region) -> float | None:
 
 
 def _mask_by_hard_sigmoid(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """Cast(x > 0) as one operator: x multiplied by 2¹²⁷ and clipped to 0 and 1.
+    """Cast(x > 0) as a single operator: x multiplied by 2¹²⁷ and clipped to 0 and 1.
 
-    Numbers between 0 and the smallest normal one, 1.2e-38, count in part, and NaN is NaN and not 0. So it is for masks
-    of gradients alone, of an activation that is NaN, too, and not for those of a model, which may look for numbers.
+    Numbers between 0 and the smallest normal number, 1.2e-38, count in part, and NaN is NaN and not 0. So it is for
+    masks of gradients alone, of an activation that is NaN, too, and not for the masks of a model, which may look for
+    numbers.
     """
     greater = region.node_of(inputs[0])
     if greater is None or greater.op_type != "Greater" or node.outputs[0].dtype != np.float32:
@@ -314,12 +315,12 @@ def _is_worth_moving(run: int, elements: int, is_open: bool) -> bool:
 
 
 def _move_right(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """A Transpose that swaps two blocks of axes as a move to the right over two axes, one of them of size 1.
+    """A Transpose that swaps two blocks of axes as a move to the right over two axes, the first of size 1.
 
     It also keeps onnxruntime from fusing the Transpose into a product, whose rows would be far apart.
     """
     x, y = inputs[0], node.outputs[0]
-    # In a Reshape, 0 is a size of what it reads, and one size may be open: that of a batch.
+    # In a Reshape, 0 is a size of its input, and a single size may be open, that of a batch.
     if x.shape is None or x.dtype != np.float32 or y.shape is None or 0 in x.shape:
         return None
     if sum(not isinstance(n, int) for n in x.shape) > 1:
@@ -329,7 +330,7 @@ def _move_right(node: Node, inputs: Inputs, region: Region) -> Value | None:
     if len(blocks) != 3 or not blocks[1][0] < blocks[0][0] < blocks[2][0]:
         return None
     over, moved, run = (_count_elements(sizes) for _, sizes in blocks)
-    if len(blocks[2][1]) > 1:  # An image: onnxruntime moves such a Transpose on, to where another one undoes it.
+    if len(blocks[2][1]) > 1:  # An image: onnxruntime moves such a Transpose on, to where another Transpose undoes it.
         return None
     apart = [*([leading] if leading != 1 else []), moved, 1, over, run]
     is_open = -1 in apart
@@ -341,7 +342,7 @@ def _move_right(node: Node, inputs: Inputs, region: Region) -> Value | None:
 
 
 def _count_elements(sizes: Shape) -> int:
-    """The product of sizes, -1 where one of them is open."""
+    """The product of sizes, -1 where a size is open."""
     return prod(sizes) if all(isinstance(n, int) for n in sizes) else -1  # type: ignore[arg-type]
 
 
@@ -378,10 +379,10 @@ def _exp_to_softmax(node: Node, inputs: Inputs, region: Region) -> Value | None:
 
 
 def _scatter_in_place(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """x·v and -x scattered over zeros, one number a row, as x times v with -1 scattered over it.
+    """x·v and -x scattered over zeros, a number a row, as x times v with -1 scattered over it.
 
-    It is the gradient of a cross-entropy by logits, with v their softmax: of the size of the logits, it has no array
-    but one, since onnxruntime scatters in place. An infinite x gives infinity, where the sum gave NaN.
+    It is the gradient of a cross-entropy by logits, with v their softmax: of the size of the logits, it has a single
+    array, since onnxruntime scatters in place. An infinite x gives infinity, where the sum gave NaN.
     """
     for (scattered, product), old in zip((inputs, inputs[::-1]), node.inputs, strict=True):
         scatter, multiply = region.node_of(scattered), region.node_of(product)
@@ -404,7 +405,7 @@ def _scatter_in_place(node: Node, inputs: Inputs, region: Region) -> Value | Non
 def _move_row_factor(node: Node, inputs: Inputs, region: Region) -> Value | None:
     """(v·x)w as (vw)·x, and aᵀ(v·x) as (a·x)ᵀv, where v is large and x a column: no v·x of its size is made.
 
-    It is the gradient of a product by its operands, v that of the logits, and x what each row of them counts.
+    It is the gradient of a product by its operands, v the gradient by the logits, and x the weights of the rows.
     """
     a, b, *c = inputs
     settings = {name: node.attribute(name) for name in ("alpha", "beta", "transA", "transB")}
@@ -416,7 +417,7 @@ def _move_row_factor(node: Node, inputs: Inputs, region: Region) -> Value | None
 
 
 def _broadcast(node: Node, inputs: Inputs, region: Region) -> Value | None:
-    """An operator on what was expanded to the shape of its other input, or before it is expanded, by a number."""
+    """An operator on a value expanded to the shape of its other input, or before it is expanded, by a number."""
     y = node.outputs[0]
     for i, v in enumerate(inputs):
         expand, other = region.node_of(v), inputs[1 - i]
@@ -444,7 +445,7 @@ def _ends_in(node: Node, shape: Shape) -> bool:
 
 
 def _split_row_factor(v: Value, region: Region) -> tuple[Value, Value] | None:
-    """A large matrix as another one and the column by which its rows are multiplied."""
+    """A large matrix as another matrix and the column by which its rows are multiplied."""
     size = _count_elements(v.shape or ())
     if not v.is_static or v.dtype not in _WIDE or size < max(1, limits().row_factor_elements):
         return None
@@ -474,7 +475,7 @@ def _cancel_scale(node: Node, inputs: Inputs, region: Region) -> Value | None:
     return x if is_same and x is not None and x.shape is not None and x.shape == node.outputs[0].shape else None
 
 
-#: Activations whose gradients have a mask of what they read; that of Relu masks what it gives.
+#: Activations whose gradients have a mask of their input; the gradient of Relu masks by its output.
 _MASKED = frozenset({"Celu", "Elu", "LeakyRelu", "PRelu", "Relu", "Selu"})
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "Div": lambda a, b: a / b if b else nan, "Expand": float, "Mul": lambda a, b: a * b, "Neg": lambda a: -a,

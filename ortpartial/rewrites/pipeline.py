@@ -57,7 +57,7 @@ def prepare_training(
     Parameters
     ----------
     model : Model
-        What `rewrite_model` returned.
+        The result of `rewrite_model`.
     train_mode : bool
         Whether Dropout and BatchNormalization are in training mode.
     mask : callable, optional

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A function from a graph to one of the same values, and the cases that its docstring lists by number.
+    """A function from a graph to an equal graph, and the cases that its docstring lists by number.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ _COUNTS: ContextVar[dict[str, int] | None] = ContextVar("counts", default=None)
 def numbered(*cases: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """A decorator for a rewrite whose docstring lists its cases by number.
 
-    What it changes is logged at level DEBUG, one line a call, and noted in the context of `select_rewrites`.
+    Its changes are logged at level DEBUG, in a line a call, and noted in the context of `select_rewrites`.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def select_rewrites(left_out: Collection[str] = ()) -> Iterator[list[RewriteRepo
     ----------
     left_out : collection of str
         The names of cases; ``"*"`` stands for all. Cases without which a model would compute something else, such as
-        those of training mode, are not left out.
+        the cases of training mode, are not left out.
 
     Yields
     ------
@@ -215,8 +215,8 @@ def attempt(cases: Iterable[Callable[..., Result | None]], *args: object) -> Res
     Parameters
     ----------
     cases : iterable of callable
-        Functions that return None where they do not apply; without its first underscore, the name of one is that of
-        the case.
+        Functions that return None where they do not apply; without its first underscore, the name of a function is the
+        name of the case.
     *args : object
         Their arguments.
 

@@ -1,4 +1,4 @@
-"""Row chunks: logits and their gradient in chunks of rows, one after the other, so that they never exist as a whole.
+"""Row chunks: logits and their gradient in chunks of rows, in turn, so that they never exist as a whole.
 
 Logits are the largest values of a language model. They are computed row by row from narrow values, the hidden states,
 and read by a loss of each row.
@@ -55,7 +55,7 @@ class RowHead:
         cost : callable
             From rows of logits and of labels to a column of costs.
         labels, shares : Value of shape (rows, 1)
-            What the cost reads of each row, and the weights of the costs in the sum.
+            The label of each row, which the cost reads, and the weights of the costs in the sum.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class RowHead:
         return costs.stated(labels.shape), [reshape_like(d, v) for d, v in zip(gradients, self.sources, strict=True)]
 
     def _compute(self, v: Value, rows: Mapping[Value, Value]) -> Value:
-        """Some rows of a value from those of the sources."""
+        """Some rows of a value from rows of the sources."""
         if v in rows:
             return rows[v]
         assert v.node is not None
@@ -89,14 +89,14 @@ class RowHead:
 
 
 def _to_chunks(rows: Value, size: int) -> Value:
-    """A matrix as chunks of its rows, of which the last one has rows of 0 where others are missing."""
+    """A matrix as chunks of its rows, the last filled up with rows of 0."""
     count, columns = rows.shape or (None, None)
     if isinstance(count, int):
         chunks = ceil(count / size)
         padded = op.Pad(rows, [0, 0, chunks * size - count, 0]) if count % size else rows
         return op.Reshape(padded, [chunks, size, columns])
     n = op.Shape(rows, end=1)
-    least = op.Max(op.Min(n, size), 1)  # Of no rows there is one chunk of zeros.
+    least = op.Max(op.Min(n, size), 1)  # No rows are a chunk of zeros.
     several = op.Max(op.Div(n + least - 1, least), 1)
     padded = op.Pad(rows, op.Concat([0, 0], several * least - n, [0], axis=0))
     return op.Reshape(padded, op.Concat(several, least, [columns], axis=0)).stated(("chunks", "rows of chunk", columns))
@@ -116,7 +116,7 @@ def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]
         The weights that are trained. Logits that depend on them directly stay whole: a loop would add up gradients of
         the size of the matrix.
     sizes : dict of str to int
-        Typical sizes in place of symbolic ones.
+        Typical sizes in place of symbolic sizes.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def find_row_head(y: Value, weights: Collection[Value], sizes: Mapping[str, int]
     search = _Search(width)
     if not search.includes(y) or any(v in weights for v in walk_back(search.shared, lambda v: False)):
         return None
-    if y.is_static:  # Chunks of nearly one size.
+    if y.is_static:  # Chunks of nearly the same size.
         chunk = ceil(prod(known) / ceil(prod(known) / chunk))
     count_case("row_head")
     return RowHead(y, tuple(search.sources), search.with_rows, chunk)
@@ -159,7 +159,7 @@ class _Search:
         self.width = width
         #: The narrow values.
         self.sources: dict[Value, None] = {}
-        #: What all rows share, such as matrices.
+        #: Values that all rows share, such as matrices.
         self.shared: list[Value] = []
         #: The inputs of each node that have rows.
         self.with_rows: dict[Node, list[int]] = {}
@@ -219,7 +219,7 @@ def _is_shared(v: Value) -> bool:
 
 
 def _drop_axes(v: Value, node: Node) -> Value:
-    """Drop the axes of an operand that all rows share, so that it is one row of an elementwise operator."""
+    """Drop the axes of an operand that all rows share, so that it is a row of an elementwise operator."""
     if node.op_type not in _ELEMENTWISE or v.rank < 2:
         return v
     return op.Reshape(v, [-1]) if v.array is None else constant(v.array.reshape(-1), hint=v.hint)

@@ -49,7 +49,7 @@ def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value]
     1. `fold_shape`: Shape, some sizes of it, or Size of a value of static shape becomes a constant.
     2. `skip_slice_of_nothing`: Slice along axes without elements becomes its input.
     3. `reshape_before_transpose`: Reshape(Transpose(Reshape(x))) becomes Transpose(Reshape(x)).
-    4. `gathers_to_split`: Gathers that together pick every slice of a tensor become one Split.
+    4. `gathers_to_split`: Gathers that together pick every slice of a tensor become a Split.
     5. `relu_after_pool`: MaxPool(Relu(x)) becomes Relu(MaxPool(x)).
     6. `remove_idle_dropout`: Dropout in inference mode becomes its input.
     7. `fold_sizes`: Concat or Slice of constant sizes becomes a constant.
@@ -62,7 +62,7 @@ def simplify(model: Model, *, dropout: bool = False, inputs: Mapping[str, Value]
     dropout : bool
         Whether an idle Dropout is kept, because it is to be turned on.
     inputs : dict of str to Value
-        Variables in place of inputs, by name, such as ones of static shape.
+        Variables in place of inputs, by name, such as variables of static shape.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _fold_shape(node: Node, inputs: Inputs) -> list[Value] | None:
 
 
 def _skip_slice_of_nothing(node: Node, inputs: Inputs) -> list[Value] | None:
-    """The input of a Slice along axes that have no elements, such as those of an empty cache."""
+    """The input of a Slice along axes that have no elements, such as the axes of an empty cache."""
     if node.op_type != "Slice" or len(inputs) < 4 or inputs[3] is None or inputs[3].array is None:
         return None
     x, axes = inputs[0], inputs[3].array
@@ -107,7 +107,7 @@ def _skip_slice_of_nothing(node: Node, inputs: Inputs) -> list[Value] | None:
 
 
 def _fold_sizes(node: Node, inputs: Inputs) -> list[Value] | None:
-    """A Concat or a Slice of constant sizes; most folded nodes are one, and need no import of onnx's evaluator."""
+    """A Concat or a Slice of constant sizes; most folded nodes are so, and need no import of onnx's evaluator."""
     arrays = [x.array for x in inputs if x is not None]
     if node.op_type not in ("Concat", "Slice") or node.domain or not all(map(_holds_sizes, arrays)):
         return None
@@ -117,7 +117,7 @@ def _fold_sizes(node: Node, inputs: Inputs) -> list[Value] | None:
         step = inputs[4].array if len(inputs) > 4 and inputs[4] is not None else np.ones(1, np.int64)
         if any(a.size != 1 for a in arrays[1:]) or not step[0]:
             return None
-        # Before the first element is the first one, to go back from, too; for numpy there is nothing.
+        # Before the first element is the first again, to go back from, too; for numpy there is nothing.
         sizes = arrays[0][max(arrays[1][0], -arrays[0].size) : arrays[2][0] : step[0]]
     return [constant(sizes)] if sizes.size <= limits().folded_elements else None
 
@@ -188,9 +188,9 @@ def _relu_after_pool(model: Model) -> Rewrite:
 
 
 def _gathers_to_split(model: Model) -> Rewrite:
-    """Gathers that together pick every slice of a tensor as one Split; attention picks queries, keys and values so.
+    """Gathers that together pick every slice of a tensor as a Split; attention picks queries, keys and values so.
 
-    The gradient of a Split is one Concat, that of n Gathers n tensors of the whole size and their sum.
+    The gradient of a Split is a Concat, the gradient of n Gathers is n tensors of the whole size and their sum.
     """
     picks = _find_picks(model)
     splits: dict[tuple[Value, int], tuple[Sequence[Value], list[int]]] = {}
@@ -259,8 +259,8 @@ def _trace_axes(v: Value) -> tuple[Value, list[int | None]] | None:
 def _reshape_before_transpose(node: Node, inputs: Inputs) -> list[Value] | None:
     """Reshape(Transpose(Reshape(x))) as Transpose(Reshape(x)), where the last Reshape only takes axes apart.
 
-    torch moves the heads of attention as one axis with the batch and takes them apart later. A runtime fuses a product
-    with a Transpose next to it, but not with one behind a Reshape.
+    torch moves the heads of attention as an axis with the batch and takes them apart later. A runtime fuses a product
+    with a Transpose next to it, but not behind a Reshape.
     """
     if node.op_type != "Reshape":
         return None
@@ -286,7 +286,7 @@ def _static_shape(v: Value | None) -> list[int] | None:
 
 
 def _group_sizes(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]] | None:
-    """Consecutive fine sizes in groups whose products are the coarse ones; None where there are no such groups."""
+    """Consecutive fine sizes in groups whose products are the coarse sizes; None where there are no such groups."""
     rest, groups = list(fine), []
     for n in coarse:
         group = [rest.pop(0)] if rest else []
@@ -297,7 +297,7 @@ def _group_sizes(fine: Sequence[int], coarse: Sequence[int]) -> list[list[int]] 
 
 
 def _match(v: Value | None, *op_types: str) -> tuple[Node, Value] | tuple[None, None]:
-    """The node of v and its first input, where the node has one of these types and the rank of the input is known."""
+    """The node of v and its first input, where the node is of these types and the rank of the input is known."""
     node = v.node if v is not None else None
     if node is None or node.op_type not in op_types or (x := node.inputs[0]) is None or x.shape is None:
         return None, None

@@ -272,8 +272,8 @@ def to_inference_mode(proto: ModelProto) -> ModelProto:
     1. `dropout`: Dropout loses its mode, which is a constant.
     2. `batch_norm`: BatchNormalization loses its mode, and the running statistics that it gives anew.
 
-    What has no such mode stays as it is: a BatchNormalization whose running statistics are not stored, or whose new
-    ones are read, and a Dropout whose mode is computed.
+    Nodes without such a mode stay as they are: a BatchNormalization whose running statistics are not stored, or whose
+    new statistics are read, and a Dropout whose mode is computed.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def _find_convertible(proto: ModelProto) -> Iterator[NodeProto]:
 
 
 def _convertible(graphs: Sequence[GraphProto | FunctionProto], outputs: Collection[str]) -> Iterator[NodeProto]:
-    """Those among the nodes of a graph, or of a function, and of its bodies."""
+    """The convertible nodes of a graph, or of a function, and of its bodies."""
     nodes: list[NodeProto] = [node for g in graphs for node in g.node]
     constants = _list_constants(graphs, nodes)
     read = {*outputs, *(i for node in nodes for i in node.input), *(o.name for g in graphs[1:] for o in g.output)}

@@ -22,18 +22,18 @@ Axes = tuple[int, ...]
 
 @numbered("transpose", "reshape", "split", "unary", "binary", "rowwise")
 def cancel_transposes(outputs: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The same values with fewer Transposes, or the given ones where there are none to save.
+    """The same values with fewer Transposes, or the same outputs where there are none to save.
 
     A Transpose is not computed but recorded as a view of its input, and operators that work for any order of the axes,
     such as a linear layer on its rows, are applied to the input instead. The view is computed where an operator needs
-    it. Transposes that cancel vanish, and two in a row become one; torch's MultiheadAttention has both.
+    it. Transposes that cancel vanish, and two in a row are merged; torch's MultiheadAttention has both.
 
     1. `transpose`: Transpose becomes a view.
     2. `reshape`: Flatten, Reshape, Squeeze or Unsqueeze of a view becomes a view in another shape.
-    3. `split`: Split of a view becomes one of its base.
-    4. `unary`: An operator on each element of a view becomes one on its base.
-    5. `binary`: An operator on two equal views, or on a view and a row, becomes one on their bases.
-    6. `rowwise`: An operator on each row of a view, such as a linear layer, becomes one on the rows of its base.
+    3. `split`: Split of a view becomes a Split of its base.
+    4. `unary`: An operator on each element of a view is applied to its base.
+    5. `binary`: An operator on two equal views, or on a view and a row, is applied to their bases.
+    6. `rowwise`: An operator on each row of a view, such as a linear layer, is applied to the rows of its base.
 
     Parameters
     ----------
@@ -81,14 +81,14 @@ def _count_transposes(outputs: Iterable[Value]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A value as the Transpose and Reshape of another one, its base.
+    """A value as the Transpose and Reshape of another value, its base.
 
     Parameters
     ----------
     base : Value
         The value whose elements are read.
     axes : tuple of tuple of int
-        For each axis of the view the axes of the base that it merges; each axis of the base is in one of them.
+        For each axis of the view the axes of the base that it merges; each axis of the base is in exactly one.
     """
 
     base: Value
@@ -139,7 +139,7 @@ class View:
         return View(base, self.axes)
 
     def order_last_axis(self) -> View:
-        """The same view of a base whose last axes are those of the last axis of the view."""
+        """The same view of a base whose last axes make the last axis of the view."""
         last = self.axes[-1] if self.axes else ()
         order = [*(a for a in range(len(self.sizes)) if a not in last), *last]
         sizes = [self.sizes[a] for a in order]
@@ -162,7 +162,7 @@ class View:
 
 
 def _reshape_value(v: Value, shape: Sequence[int]) -> Value:
-    """A value in another shape, by one Reshape."""
+    """A value in another shape, by a single Reshape."""
     while v.node is not None and v.node.op_type == "Reshape" and not v.node.domain and v.node.reads[0].is_static:
         v = v.node.reads[0]
     return v if list(v.shape or ()) == list(shape) else op.Reshape(v, list(shape))

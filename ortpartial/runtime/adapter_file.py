@@ -59,7 +59,7 @@ def write_adapter_file(arrays: Mapping[str, np.ndarray], path: str | os.PathLike
     Parameters
     ----------
     arrays : dict of str to numpy.ndarray
-        What the inputs of a model, by name, are while the adapter is active; float16, float32 or float64.
+        Inputs of a model by name, as they are while the adapter is active; float16, float32 or float64.
     path : path
         The file, ``<name>.onnx_adapter``.
     model_version : int
@@ -117,7 +117,7 @@ def read_adapter_file(path: str | os.PathLike[str]) -> tuple[dict[str, np.ndarra
     RuntimeMissingError
         The installed onnxruntime has no `AdapterFormat`.
     ModelError
-        It is no such file, not a whole one, or one of a newer format.
+        The file is no adapter, is cut off, or has a newer format.
     OSError
         It cannot be read.
 

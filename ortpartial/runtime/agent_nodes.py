@@ -1,4 +1,4 @@
-"""Activity analysis for the TrainingAgent: which tensors of a graph need a gradient, and what is known of each node."""
+"""Activity analysis for the TrainingAgent: the tensors of a graph that need a gradient, and facts about each node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shape = tuple[int | str | None, ...]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
-#: Operators with an infinite derivative somewhere, or one that overflows.
+#: Operators whose derivative is infinite somewhere or overflows.
 _POLES = frozenset({"Div", "Exp", "Log", "Pow", "Reciprocal", "Sqrt"})
 
 #: Operators whose output does not depend on the values of their inputs.
@@ -34,9 +34,9 @@ def read_shape(tensor: Any) -> Shape | None:
 
 
 class AgentGraph:
-    """The types and constants of a graph, and its active tensors: those that need a gradient with respect to `wrt`.
+    """The types and constants of a graph, and its active tensors, which need a gradient.
 
-    A tensor is active if it depends on one of `wrt` and an output depends on it.
+    A tensor is active if it depends on a tensor of `wrt` and an output depends on it.
     """
 
     def __init__(self, model: ModelProto, wrt: Iterable[str]):
@@ -49,7 +49,7 @@ class AgentGraph:
         outputs = {o.name for o in graph.output}
         varied = self._find_varied(graph, wrt)
         self.active = varied & self._find_useful(graph, outputs)
-        #: Nodes of quantizations that round what needs a gradient.
+        #: Nodes of quantizations that round tensors that need a gradient.
         self.roundings = [AgentNode(node, self) for node in graph.node
                           if node.op_type in QUANTIZERS and node.input[0] in varied]
         self.active_nodes = [AgentNode(node, self) for node in graph.node
@@ -61,7 +61,7 @@ class AgentGraph:
         self.used = {i for node in graph.node for i in _list_inputs(node)} | outputs
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor can have a gradient; one of unknown type is assumed to."""
+        """Whether a tensor can have a gradient; an unknown type is assumed to."""
         tensor = self.types.get(name)
         return tensor is None or tensor.elem_type in FLOATS or tensor.elem_type == TensorProto.UNDEFINED
 
@@ -73,7 +73,7 @@ class AgentGraph:
             raise ModelError(f"{others[0]!r} is not of a floating-point type and has no gradient.")
 
     def _find_varied(self, graph: GraphProto, wrt: Sequence[str]) -> set[str]:
-        """The floating-point tensors that depend on one of `wrt`."""
+        """The floating-point tensors that depend on `wrt`."""
         varied = set(wrt)
         for node in graph.node:
             if node.op_type not in _CONSTANT and not varied.isdisjoint(_list_inputs(node)):
@@ -86,7 +86,7 @@ class AgentGraph:
         for node in reversed(self.active_nodes):
             behind = next((poles[o] for o in node.node.output if o in poles), "")
             reads = [i for i in node.node.input if i in self.active]
-            if node.op_type == "Div":  # By what does not change, it only scales.
+            if node.op_type == "Div":  # By a constant divisor, it only scales.
                 reads = [i for i in reads if behind or i == node.node.input[1]]
             exponent = node.constant(1) if node.op_type == "Pow" else None
             if behind or (node.op_type in _POLES and (exponent is None or (exponent < 1).any())):

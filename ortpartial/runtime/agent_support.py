@@ -210,7 +210,7 @@ def _check_where(node: AgentNode) -> str | None:
 
 
 def _is_smaller(shape: Shape, other: Shape) -> bool:
-    """Whether a shape is certainly broadcast, to another one or to what the two give together."""
+    """Whether a shape is certainly broadcast, to another shape or to their common one."""
     return len(shape) < len(other) or any(d == 1 and isinstance(e, int) and e > 1 for d, e in _align(shape, other))
 
 
@@ -240,7 +240,7 @@ def _check_scatter(node: AgentNode) -> str | None:
     return _when(node.attribute("reduction", "none") != "none", "a reduction gives a wrong gradient")
 
 
-#: Operators whose gradient is a product with a mask; those of Relu and Where select.
+#: Operators whose gradient is a product with a mask; the gradients of Relu and Where select.
 _MASKS = ("Clip", "Max", "Min")
 
 #: Where the agent of onnxruntime-training 1.19.2 returns a wrong gradient without an error, or ends the process.
@@ -271,7 +271,7 @@ _REFUSED: dict[str, _Check] = {
 
 
 def find_active(model: ModelProto, wrt: Sequence[str]) -> set[str]:
-    """The tensors that need a gradient: those that depend on one of `wrt` and on which an output depends.
+    """The tensors that need a gradient: they depend on `wrt`, and an output depends on them.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def find_active(model: ModelProto, wrt: Sequence[str]) -> set[str]:
     Returns
     -------
     set of str
-        One of `wrt` that is missing does not influence a differentiable output.
+        A name of `wrt` that is missing influences no differentiable output.
 
     Raises
     ------
@@ -372,10 +372,10 @@ def _check_expand(node: AgentNode) -> str | None:
 #: Operators whose output onnxruntime may leave in the memory of an input, as they move no element or have no effect.
 _PASSING = frozenset({"Cast", "Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice",
                       "Split", "Squeeze", "Sum", "Transpose", "Unsqueeze"})
-#: Those that have no effect beside a constant of 0 or 1.
+#: Operators that have no effect beside a constant of 0 or 1.
 _NEUTRAL = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 
-#: What the tests of a trusted operator do not cover; the gradient builder refuses most of it.
+#: Cases that the tests of a trusted operator do not cover; the gradient builder refuses most of it.
 _UNTESTED: dict[str, _Check] = {
     "AveragePool": lambda n: _when(n.attribute("ceil_mode", 0) and n.attribute("count_include_pad", 0),
                                    "onnxruntime-training 1.19.2 counts pads wrongly in windows that ceil_mode adds"),
@@ -436,7 +436,7 @@ def find_untrusted(
     model : onnx.ModelProto
         The graph.
     weights : sequence of str, optional
-        As for `TrainingAgent`; None for all initializers of a floating-point type and of rank one or more.
+        As for `TrainingAgent`; None for all initializers of a floating-point type and of rank 1 or more.
     input_grads : sequence of str, optional
         As for `TrainingAgent`; None for all inputs of a floating-point type.
 

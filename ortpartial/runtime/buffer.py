@@ -22,8 +22,8 @@ __all__ = ["Buffer", "as_numpy", "make_borrowable", "to_ortvalue"]
 def make_borrowable(array: np.ndarray) -> np.ndarray:
     """The array itself if onnxruntime can read its memory, else a contiguous copy in native byte order.
 
-    onnxruntime 1.19 to 1.31 ignores the byte order of an array and refuses a numpy scalar. `np.ascontiguousarray` is
-    no way out: it turns a 0-d array into a 1-d one.
+    onnxruntime 1.19 to 1.31 ignores the byte order of an array and refuses a numpy scalar. `np.ascontiguousarray` is no
+    way out: it gives a 0-d array a dimension.
     """
     array = np.asarray(array, order="C")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -54,9 +54,9 @@ def _allocate(array: np.ndarray, device: Device) -> tuple[OrtValue, np.ndarray]:
 class Buffer:
     """Memory that an OrtValue and a numpy array share, and that lives as long as the buffer.
 
-    On the CPU the OrtValue borrows the memory of the array: each sees what is written to the other. An execution
-    provider may ask for memory of its own, of which the array is a view. On another device the OrtValue owns the memory
-    and there is no array; `numpy` copies.
+    On the CPU the OrtValue borrows the memory of the array: each sees writes to the other. An execution provider may
+    ask for memory of its own, of which the array is a view. On another device the OrtValue owns the memory and there is
+    no array; `numpy` copies.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ def _write_probe() -> ModelProto:
 
 
 def _is_right(block: int) -> bool:
-    """Whether a convolution in blocks equals another one, exactly as its numbers are whole."""
+    """Whether a convolution in blocks equals the plain convolution, exactly as its numbers are whole."""
     x, w = np.arange(32 * 18 * 18) % 7, np.arange(32 * 32 * 9) % 5
     arrays = [x.reshape(1, 32, 18, 18).astype(np.float32), w.reshape(32, 32, 3, 3).astype(np.float32)]
     values = [variable(n, "float32", a.shape) for n, a in zip("xw", arrays, strict=True)]

@@ -21,12 +21,12 @@ from ortpartial.installation import install_command
 __all__ = ["CPU", "Device", "DeviceName", "cores", "has_training", "import_onnxruntime", "plug_in_devices",
            "runtime_version"]
 
-#: The name of a device, or that of an execution provider and its options.
+#: The name of a device, or the name of an execution provider and its options.
 DeviceName: TypeAlias = "str | tuple[str, Mapping[str, object]]"
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
-#: What brings an execution provider, by how its name begins.
+#: The package of an execution provider, by the beginning of its name.
 _PACKAGES = {
     "OpenVINO": "onnxruntime-ep-openvino, beside onnxruntime 1.23 or newer",
     "Tensorrt": "onnxruntime-gpu instead of this runtime",
@@ -105,12 +105,12 @@ class _Bindings:
     """The C++ bindings of onnxruntime, imported when the first of them is read."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # What introspection asks for is not worth the import.
+        if name.startswith("__"):  # Introspection is not worth the import.
             raise AttributeError(name)
         import_onnxruntime()
         from onnxruntime.capi import _pybind_state
 
-        vars(self).update(vars(_pybind_state))  # so that the next reads are as fast as those of a module
+        vars(self).update(vars(_pybind_state))  # so that the next reads are as fast as a module's
         return getattr(_pybind_state, name)
 
 
@@ -134,7 +134,7 @@ def runtime_version() -> str:
 
 
 def cores() -> int:
-    """The number of cores that this process may use: those of its affinity mask, if the system has one.
+    """The number of cores that this process may use, by its affinity mask where the system has such masks.
 
     Returns
     -------
@@ -167,9 +167,9 @@ def has_training() -> bool:
 class Device:
     """A device, which holds tensors and runs graphs: "cpu", "cuda" with its number, or an execution provider by name.
 
-    `options` are those of the execution provider. On CUDA, `stream` is the address of the stream to run on; by default
-    onnxruntime creates one. With `capture`, a session records its first run as a CUDA graph and replays it at the same
-    addresses; onnxruntime refuses this if a node runs on the CPU, unless it computes a shape.
+    `options` are the options of the execution provider. On CUDA, `stream` is the address of the stream to run on; by
+    default onnxruntime creates a stream. With `capture`, a session records its first run as a CUDA graph and replays it
+    at the same addresses; onnxruntime refuses this if a node runs on the CPU, unless it computes a shape.
 
     Examples
     --------
@@ -242,12 +242,12 @@ class Device:
 
     @property
     def is_provider(self) -> bool:
-        """Whether it is an execution provider by name, which takes what it can of a graph."""
+        """Whether it is an execution provider by name, which takes the nodes that it supports."""
         return self.kind not in _PROVIDERS
 
     @property
     def shares_memory(self) -> bool:
-        """Whether numpy arrays can be views of what is on the device."""
+        """Whether numpy arrays can be views of memory on the device."""
         return self.kind != "cuda"
 
     def __reduce__(self) -> Reduced:
@@ -325,7 +325,7 @@ def plug_in_devices(provider: str) -> list[Any]:
 
 
 def _register(provider: str) -> None:
-    """Load the library of a provider from its package, by convention one whose name begins with `onnxruntime_ep_`."""
+    """Load the library of a provider from its package, named `onnxruntime_ep_...` by convention."""
     for module in pkgutil.iter_modules():
         if not module.name.startswith("onnxruntime_ep_"):
             continue

@@ -1,4 +1,4 @@
-"""Translation of onnxruntime's errors into a `ModelError` or a `DataError` that says what to do."""
+"""Translation of onnxruntime's errors into a `ModelError` or a `DataError` with advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortpartial.model import load, walk_graphs
 
 from .device import C, runtime_version
 
-#: What onnxruntime 1.19 to 1.32 says of a number out of range: the number, where it has it, and the range.
+#: Messages of onnxruntime 1.19 to 1.32 about a number out of range: the number, where it has it, and the range.
 _OUT_OF_RANGE = (
     r"indices element out of data bounds, idx=(-?\d+) must be within the inclusive range \[(-?\d+),(-?\d+)\]",
     r"invalid ind(?:ex|ice) found, ind(?:ex|ice) = (-?\d+)",  # GatherND and ScatterND
@@ -71,7 +71,7 @@ def run_error(e: Exception, refusals: Mapping[str, str] = MappingProxyType({})) 
     e : Exception
         That of onnxruntime.
     refusals : dict of str to str
-        What `find_refusals` returns.
+        The result of `find_refusals`.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def run_error(e: Exception, refusals: Mapping[str, str] = MappingProxyType({})) 
 
 
 def _find_refusal(message: str, refusals: Mapping[str, str]) -> str | None:
-    """The error for a number out of the range of a node, if this is one."""
+    """The error for a number out of the range of a node, if the message tells of it."""
     *_, last = re.split(r"running (?=\w+ node\. Name:')", message)
     node = re.match(r"(\w+) node\. Name:'(.*?)' Status Message: ", last, re.S)
     problem = next((m for p in _OUT_OF_RANGE if (m := re.search(p, last))), None)
@@ -135,7 +135,7 @@ def load_error(e: Exception, data: bytes) -> ModelError:
 
 
 def newest_opset(e: Exception) -> int | None:
-    """The newest opset that the runtime supports, if the error says that the graph has a newer one."""
+    """The newest opset that the runtime supports, if the error says that the opset of the graph is newer."""
     if match := re.search(r"till opset (\d+)", str(e)):
         return int(match[1])
     if match := re.search(r"max supported IR version: (\d+)", str(e)):

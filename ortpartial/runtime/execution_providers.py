@@ -21,14 +21,15 @@ from .ort_types import OrtSession, SessionOptions
 
 __all__ = ["NodePlacement", "add_provider", "ask_placement", "find_faults", "wrong_operators"]
 
-#: The product of float32 has about this relative error at most; one of float16, bfloat16 or TF32 a hundred times that.
+#: The product of float32 has about this relative error at most; in float16, bfloat16 or TF32 it is a hundred times as
+#: large.
 _FLOAT32_ERROR = 1e-5
 
 #: Options of OpenVINO's provider and, for its plug-in, the properties of OpenVINO that they stand for.
 _OPENVINO = {"precision": "INFERENCE_PRECISION_HINT", "num_of_threads": "INFERENCE_NUM_THREADS",
              "num_streams": "NUM_STREAMS", "cache_dir": "CACHE_DIR", "model_priority": "MODEL_PRIORITY"}
 
-#: Those that the plug-in takes as they are.
+#: Options that the plug-in takes as they are.
 _OPENVINO_PLAIN = {"reshape_input", "enable_causallm", "enable_qdq_optimizer"}
 
 
@@ -39,7 +40,7 @@ class NodePlacement:
     Parameters
     ----------
     provider : str
-        The one that was asked for.
+        The provider that was asked for.
     nodes : dict of str to tuple of (str, str)
         By provider, the names and operators of the nodes that it runs; empty if onnxruntime does not say.
     reason : str
@@ -78,7 +79,7 @@ class NodePlacement:
 def wrong_operators(device: Device) -> Collection[str]:
     """The operators that an execution provider computes wrongly.
 
-    OpenVINO 2026.4 takes an attribute of 0 for one that is not there: β of HardSigmoid(x, β=0) becomes 0.5.
+    OpenVINO 2026.4 takes an attribute of 0 for a missing attribute: β of HardSigmoid(x, β=0) becomes 0.5.
     """
     return ("HardSigmoid", "Selu") if device.kind.startswith("OpenVINO") else ()
 
@@ -99,7 +100,7 @@ def add_provider(options: SessionOptions, device: Device, threads: int | None
     device : Device
         The execution provider and its options.
     threads : int or None
-        Threads that one operator may use; None for as many as the process has `cores`.
+        Threads of an operator; None for as many as the process has `cores`.
 
     Returns
     -------
@@ -133,9 +134,9 @@ def _choose_device(device: Device, devices: list[Any], kind: str | None) -> Any:
 
 
 def _configure_openvino(wanted: dict[str, str], kind: str, threads: int) -> dict[str, str]:
-    """Options of OpenVINO's plug-in, which ignores those that are not its properties, in a JSON of these."""
+    """Options of OpenVINO's plug-in, which ignores options that are not its properties, in a JSON of its properties."""
     forced = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
-    if kind == "CPU":  # It pins threads to cores: those of all processes to the same ones.
+    if kind == "CPU":  # It pins threads to cores, in all processes to the same cores.
         forced |= {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": "1", "ENABLE_CPU_PINNING": "NO"}
     unknown = [k for k in wanted if not (k in {"load_config", *_OPENVINO, *_OPENVINO_PLAIN} or k.isupper())]
     if unknown:
@@ -162,7 +163,7 @@ def ask_placement(session: OrtSession, device: Device, first: ModelProto | None 
     device : Device
         The execution provider.
     first : onnx.ModelProto, optional
-        What another session runs on the CPU, before this one.
+        The graph that another session runs on the CPU, before this session.
     reason : str
         Why that is so.
 

@@ -1,4 +1,4 @@
-"""Turns: the threads that share an object use it one after the other."""
+"""A fair lock: threads that share an object take turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FairLock:
     Attributes
     ----------
     lock : threading.RLock
-        To be read for each turn, as a child process has another one.
+        To be read for each turn, as a child process has its own.
 
     Examples
     --------

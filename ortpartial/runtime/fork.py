@@ -50,18 +50,18 @@ _holders: WeakSet[_Holder] = WeakSet()
 
 
 def keep_at_fork(holder: _Holder) -> None:
-    """See to it that children of this process neither use nor free what an object holds.
+    """See to it that children of this process neither use nor free the contents of an object.
 
     Parameters
     ----------
     holder : object
-        Has a method `replace_inherited`, which puts an `Inherited` in place of what it holds, and returns that.
+        Has a method `replace_inherited`, which puts an `Inherited` in place of the contents, and returns them.
     """
     _holders.add(holder)
 
 
 def _keep_unused() -> None:
-    """Give all that was opened before the fork one reference more, which nothing takes back.
+    """Give all objects opened before the fork another reference, which nothing takes back.
 
     onnxruntime 1.32 waits for the threads of a session when it is freed, and a child has none of them.
     """
@@ -76,8 +76,9 @@ def _keep_unused() -> None:
 def _leave_out_exit_handlers() -> None:
     """Let the process end after Python has ended, before the C library destroys the global objects of libraries.
 
-    One of onnxruntime 1.32 waits for a thread of the parent without end. Only the GNU C library has `on_exit`, and only
-    there destroying what a thread waits for waits. Handlers run in reverse order: buffers are written before.
+    A handler of onnxruntime 1.32 waits forever for a thread of the parent. Only the GNU C library has `on_exit`, and
+    only there does destroying an object wait for the threads that wait for it. Handlers run in reverse order: buffers
+    are written before.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):

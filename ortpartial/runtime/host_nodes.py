@@ -16,7 +16,7 @@ _HEAVY = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm
 
 
 def list_dtypes(graph: GraphProto) -> set[int]:
-    """The dtypes of inputs, weights and constants of a graph, and those that nodes convert to.
+    """The dtypes of inputs, weights and constants of a graph, and the dtypes that nodes convert to.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _part_nodes(model: ModelProto, types: Mapping[str, int], dtypes: Collection[
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
-    """The names of what a node reads, in graphs inside of it, too."""
+    """The names of the tensors that a node and the graphs inside it read."""
     yield from node.input
     for body in bodies(node):
         for graph in walk_graphs(body):
@@ -121,7 +121,7 @@ def _reads(node: NodeProto) -> Iterator[str]:
 
 def _extract(model: ModelProto, nodes: list[NodeProto], border: list[ValueInfoProto],
              outputs: Collection[ValueInfoProto]) -> ModelProto:
-    """The graph of these nodes, which reads what it needs of the inputs of a graph, and values at the border."""
+    """The graph of these nodes, whose inputs are the inputs of a graph that it needs, and values at the border."""
     read = {n for node in nodes for n in _reads(node)}
     part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, metadata_props=model.metadata_props)
     part.graph.name = model.graph.name

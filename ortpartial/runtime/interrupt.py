@@ -51,14 +51,14 @@ class _Listener:
             interrupt._notify(signals, now)
 
     def add(self, interrupt: Interrupt) -> None:
-        """Listen for one more interrupt."""
+        """Listen for another interrupt."""
         with self.lock:
             self.interrupts.append(interrupt)
         if interrupt.end is not None:
             os.write(self.writer, _WAKE)
 
     def remove(self, interrupt: Interrupt) -> None:
-        """Stop listening for an interrupt, after passing on the pending signals, which the next one must not see."""
+        """Stop listening for an interrupt, after passing on the pending signals, hidden from the next."""
         with self.lock:
             self._notify()
             self.interrupts.remove(interrupt)

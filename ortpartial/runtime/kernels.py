@@ -1,4 +1,4 @@
-"""Single nodes computed by onnxruntime, for eager evaluation: a model of one node, in a session that is kept."""
+"""Single nodes computed by onnxruntime, for eager evaluation: a model of one node, in a kept session."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def compute_node(node: Node, outputs: Sequence[Value], numbers: Mapping[Value, A
     numbers : mapping of Value to numpy.ndarray
         An array, or a list of arrays for a sequence, for all that the node reads.
     seed : int
-        The seed of random operators that have none: the same one gives the same draw.
+        The seed of random operators that have none; the same seed gives the same draw.
 
     Returns
     -------
     list of numpy.ndarray
-        One for each output.
+        An array for each output.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def _guard(model: ModelProto) -> ModelProto:
 
 
 def _find_session(key: object) -> Session | None:
-    """The session of this key, which is then the one used last."""
+    """The session of this key, which then counts as used last."""
     with _turn.lock:
         if key in _SESSIONS:
             _SESSIONS.move_to_end(key)
@@ -132,7 +132,7 @@ def _find_session(key: object) -> Session | None:
 
 
 def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> Reduced:
-    """A key that is equal for nodes that one session computes."""
+    """A key that is equal for nodes that can share a session."""
     positions = {v: i for i, v in enumerate(fed)}
     arrays = [v.array.tobytes() if v is not None and v.array is not None and v not in positions else None
               for v in node.inputs]
@@ -142,11 +142,11 @@ def _key(node: Node, fed: Sequence[Value], outputs: Sequence[Value]) -> Reduced:
 
 
 def _set_seeds(graph: GraphProto, seeds: Iterator[int]) -> None:
-    """Give each random node without a seed its own, in place; without one, every session would draw the same."""
+    """Give each random node without a seed its own, in place: without seeds, all sessions would draw alike."""
     for node in graph.node:
         if node.op_type in RANDOM and not any(a.name == "seed" for a in node.attribute):
             seed: Any = next(seeds)
-            # Multinomial and its kin take a real number, Dropout a whole one.
+            # Multinomial and its kin take a real number, Dropout a whole number.
             node.attribute.append(helper.make_attribute("seed", seed if node.op_type == "Dropout" else float(seed)))
         for a in node.attribute:
             if a.HasField("g"):

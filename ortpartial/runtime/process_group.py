@@ -29,7 +29,7 @@ def connect_processes() -> Iterator[bool]:
     Yields
     ------
     bool
-        Whether this process is the first one.
+        Whether this process is the first.
 
     Raises
     ------
@@ -86,7 +86,7 @@ class ProcessGroup:
         self._torch, self._dist = torch, dist
         self._group = dist.new_group(timeout=timedelta(seconds=_TIMEOUT))
         self.bytes_sent = 0
-        #: The last tensors are kept alive: a thread of gloo must not be the one to free them while Python shuts down.
+        #: The last tensors are kept alive: a thread of gloo must not free them while Python shuts down.
         self._tensors: deque[object] = deque(maxlen=4)
 
     def all_reduce(self, buffer: Buffer) -> None:

@@ -38,7 +38,7 @@ from .session_options import register_custom_ops, session_options
 
 __all__ = ["Binding", "Session", "has_training", "runtime_version"]
 
-#: What errors of loading say, and the optimizer of onnxruntime that they come from.
+#: Parts of loading errors, and the optimizer of onnxruntime that they come from.
 _FAILING_FUSIONS = {
     "FusedMatMul": "MatmulTransposeFusion",  # 1.19.2 fuses a transposed product in float64 into one of float32
     "com.microsoft.QuickGelu": "QuickGeluFusion",  # 1.19.2 fuses x σ(x) in float64, too, and has a kernel for float32
@@ -74,7 +74,7 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
         names.append("GatherToSliceFusion")
     quantized = [n for graph in graphs for n in graph.node if n.op_type == "DequantizeLinear"]
     if quantized and len(graphs) > 1:
-        # It aborts in 1.19.2 where the body of a node reads what is reshaped after a dequantization.
+        # It aborts in 1.19.2 where the body of a node reads a dequantized and reshaped tensor.
         names.append("QDQPropagationTransformer")
     if any(map(_has_blocks, quantized)):
         # They would store packed weights again, in the form that a gradient reads.
@@ -83,7 +83,7 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
 
 
 def _is_fixed(graph: GraphProto | None) -> bool:
-    """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each."""
+    """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each shape."""
     return graph is None or all(d.HasField("dim_value") for i in graph.input for d in i.type.tensor_type.shape.dim)
 
 
@@ -97,12 +97,12 @@ EMPTY: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def _has_operator(model: ModelProto, op_type: str) -> bool:
-    """Whether a graph has a node of an operator; one inside of an operator's body is none of them."""
+    """Whether a graph has a node of an operator, not counting nodes inside of operators' bodies."""
     return any(node.op_type == op_type for g in walk_graphs(model.graph) for node in g.node)
 
 
 class _UnsupportedOpset(Exception):
-    """A graph has a newer opset than `newest`, the newest one that the runtime knows."""
+    """A graph has a newer opset than `newest`, the runtime's newest."""
 
     def __init__(self, newest: int):
         super().__init__(newest)
@@ -117,15 +117,15 @@ class Session:
     model : onnx.ModelProto or bytes
         The graph.
     device : str, tuple of str and dict, or Device
-        "cpu", "cuda", "cuda:1" or an execution provider, as in `Device.parse`. What a provider does not take of the
-        graph runs on the CPU; `placement` says which nodes.
+        "cpu", "cuda", "cuda:1" or an execution provider, as in `Device.parse`. Nodes that a provider does not take run
+        on the CPU; `placement` says which nodes.
     threads : int or None
-        Threads that one operator may use; None for as many as the process has `cores`. One is the fastest for small
+        Threads of an operator; None for as many as the process has `cores`. A single thread is the fastest for small
         graphs.
     options : onnxruntime.SessionOptions, optional
         All the options, in place of `threads` and `memory_pattern`; not with an execution provider by name.
     memory_pattern : bool
-        Whether intermediate values have fixed places in memory. Otherwise each takes the place of one just freed, which
+        Whether intermediate values have fixed places in memory. Otherwise each takes memory that was just freed, which
         is near, but searching for it is slower where nodes are small.
     arrays : dict of str to numpy.ndarray
         Initializers that the graph has as external data in no file; their memory is borrowed.
@@ -135,7 +135,7 @@ class Session:
     inputs, outputs : list of str
         Names, in the order of the graph.
     placement : NodePlacement or None
-        The nodes that an execution provider by name runs, and those that it does not; None on other devices.
+        The nodes that a named execution provider runs and does not run; None on other devices.
 
     Raises
     ------
@@ -164,7 +164,7 @@ class Session:
         self._arrays = arrays
         self.device, self.threads, self._memory_pattern = Device.parse(device), threads, memory_pattern
         self.placement: NodePlacement | None = None
-        # What the CPU runs first, and the inputs of what the execution provider runs after it.
+        # The graph that the CPU runs first, and the inputs of the graph that the execution provider runs after it.
         self._host: Session | None = None
         self._later: list[str] = []
         with compiling(f"the graph {model.graph.name!r}" if isinstance(model, ModelProto) else "a graph"):
@@ -200,7 +200,7 @@ class Session:
         return [self._inference_session, handle]
 
     def _load_on_provider(self, model: ModelProto) -> tuple[OrtSession, Session | None]:
-        """An `InferenceSession` on an execution provider, or on the CPU if it cannot, and what the CPU runs first."""
+        """An `InferenceSession` on an execution provider, or else on the CPU, and the session before it on the CPU."""
         device, arrays, whole = self.device, self._arrays, self._fill(model)
         faults = find_faults(device, {TensorProto.FLOAT, *list_dtypes(model.graph)})
         reason = " and ".join(faults.values())
@@ -238,7 +238,7 @@ class Session:
                 return self._load(downgrade_opset(model, e.newest), options)
 
     def _fill(self, model: ModelProto) -> ModelProto:
-        """The graph with the content of its external data in it, for what reads and changes it."""
+        """The graph with its external data inside, for functions that read and change it."""
         arrays, self._arrays = self._arrays, EMPTY
         return replace_weights(model, arrays) if arrays else model
 
@@ -280,12 +280,12 @@ class Session:
         borrow = import_onnxruntime().OrtValue.ortvalue_from_numpy
         self._borrowed = {n: borrow(a) for n, a in self._external.items()}
         options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
-        if self.device.is_cpu:  # onnxruntime 1.19 to 1.32 copies what is external, for kernels to read.
+        if self.device.is_cpu:  # onnxruntime 1.19 to 1.32 copies external weights, for kernels to read.
             for name, value in self._borrowed.items():
                 options.add_initializer(name, value)
 
     def _open(self, data: bytes, options: SessionOptions, disabled: list[str]) -> OrtSession:
-        """An `InferenceSession`, without what the runtime does not know, or its optimizers make and it does not run."""
+        """An `InferenceSession`, without attributes unknown to the runtime and optimizers whose results it refuses."""
         try:
             return import_onnxruntime().InferenceSession(data, options, providers=self._providers,
                                                          enable_fallback=0, disabled_optimizers=disabled)
@@ -306,7 +306,7 @@ class Session:
         feeds : mapping of str to numpy.ndarray
             An array for each input, a list of arrays for a sequence.
         options : onnxruntime.RunOptions, optional
-            Those of an `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
+            Options of an `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Returns
         -------
@@ -380,7 +380,7 @@ class Binding:
     A session whose execution provider asks for memory of its own copies arrays, and buffers of other devices, at each
     run.
 
-    A binding keeps alive what is bound to it. An output without a buffer gets new memory at each run, so that a result
+    A binding keeps the bound buffers alive. An output without a buffer gets new memory at each run, so that a result
     that was passed on is never overwritten. Binding an output to the memory of an input that a later node reads is a
     race that nothing detects: double buffer, with two bindings in turn.
 
@@ -479,7 +479,7 @@ class Binding:
         self._inputs.pop(name, None)
 
     def _borrow(self, buffer: Buffer) -> OrtValue:
-        """The OrtValue of a buffer, or another one of its memory for a graph that its provider does not run."""
+        """The OrtValue of a buffer, or another OrtValue of its memory for a graph that its provider does not run."""
         if buffer.array is None or self._device.memory is not None or buffer.device.memory is None:
             return buffer.ortvalue
         return to_ortvalue(buffer.array, self._device)
@@ -495,7 +495,7 @@ class Binding:
             self._copied.pop(name, None)
 
     def bind_output(self, name: str, buffer: Buffer | None = None) -> None:
-        """Bind an output to a buffer that each run overwrites, or, without one, to new memory at each run.
+        """Bind an output to a buffer that each run overwrites, or, without a buffer, to new memory at each run.
 
         Raises
         ------
@@ -521,7 +521,7 @@ class Binding:
         Parameters
         ----------
         options : onnxruntime.RunOptions, optional
-            Those of an `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
+            Options of an `Interrupt`, which ends the run at a deadline or at Ctrl-C with an error.
 
         Raises
         ------

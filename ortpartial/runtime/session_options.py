@@ -23,7 +23,7 @@ __all__ = ["OPTIMIZERS", "register_custom_ops", "session_options"]
 #: The optimizations of onnxruntime, as a rewrite that may be left out.
 OPTIMIZERS = "optimizers of onnxruntime"
 
-#: The libraries of custom operators that session options have: one that is registered twice is an error.
+#: The libraries of custom operators that session options have: registering a library twice is an error.
 _REGISTERED: WeakKeyDictionary[SessionOptions, set[str]] = WeakKeyDictionary()
 
 #: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes and
@@ -32,7 +32,8 @@ _MAX_OPTIMIZED_NODES = 10_000
 
 
 #: The microseconds for which an idle thread waits for work with its core in use; by default 20,000. Most nodes of a
-#: step follow sooner. `bench/results/session-options.md` has what this takes and gains, and other options, measured.
+#: step follow sooner. `bench/results/session-options.md` has the cost and the gain of this and of other options,
+#: measured.
 _SPIN = "40"
 
 
@@ -48,7 +49,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     Parameters
     ----------
     threads : int or None
-        Threads that one operator may use; None for as many as the process has `cores`.
+        Threads of an operator; None for as many as the process has `cores`.
     graph : onnx.GraphProto, optional
         The graph to run, which decides the order of execution and whether onnxruntime optimizes it.
     memory_pattern : bool
@@ -56,8 +57,8 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     low_memory : bool
         Whether to fuse no nodes and to allocate no more than is asked for, where an arena otherwise doubles.
     arena : bool
-        Whether sessions of low memory share an arena. Without one they return memory to the system as soon as it is
-        free, which takes time.
+        Whether sessions of low memory share an arena. Without an arena they return memory to the system as soon as it
+        is free, which takes time.
     reserve_arena : bool
         Whether the shared arena is one range of address space, in which adjacent free blocks merge; better where
         activations take more memory than weights. The first such session of a process decides for all.
@@ -124,14 +125,14 @@ _ARENAS: list[dict[str, int]] = []
 
 
 def _register_shared_arena(reserve: bool) -> None:
-    """Make the arena of the process: half of the physical memory, paged in on use, or what is asked for each time."""
+    """Make the arena of the process: half of the physical memory, paged in on use, or the size asked for each time."""
     if _ARENAS:
         return
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if reserve and hasattr(os, "sysconf") else 0
     _ARENAS.append({"arena_extend_strategy": 0, "initial_chunk_size_bytes": half} if half else
                    {"arena_extend_strategy": 1})
     info = C.OrtMemoryInfo("Cpu", C.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, C.OrtMemType.DEFAULT)
-    with suppress(RuntimeError):  # Another library of the process has registered one, which serves as well.
+    with suppress(RuntimeError):  # Another library of the process has registered an arena, which serves as well.
         C.create_and_register_allocator(info, C.OrtArenaCfg(_ARENAS[0]))
 
 

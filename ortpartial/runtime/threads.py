@@ -1,4 +1,4 @@
-"""Number of threads: one or all, by the cost of the largest node of a graph."""
+"""Number of threads: 1 or all, by the cost of the largest node of a graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[
     rows : int
         The size assumed for a dynamic dimension.
     sizes : dict of str to int, optional
-        Those of dynamic dimensions by their names, where they are known better.
+        Sizes of dynamic dimensions by their names, where they are known better.
     cut : collection of Value
         Values that they are computed from, beyond which nothing is counted.
 
@@ -62,7 +62,7 @@ def largest_cost(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[
 
 def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mapping[str, int] | None = None,
                    cut: Collection[Value] = ()) -> int | None:
-    """One thread if no node is large enough to run in parallel, else None for all threads.
+    """One thread if no node is large enough to run in parallel, else None for all.
 
     The choice depends on the graph alone and not on measured time: the last bits of a product in onnxruntime 1.19 to
     1.31 depend on the number of threads, and training would not be reproducible.
@@ -74,7 +74,7 @@ def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mappin
     rows : int
         The number of rows, assumed for each dynamic dimension; at least 32, as it may be another dimension than rows.
     sizes : dict of str to int, optional
-        Those of dynamic dimensions by their names, where they are known better.
+        Sizes of dynamic dimensions by their names, where they are known better.
     cut : collection of Value
         Values that they are computed from, beyond which nothing is counted.
 
@@ -87,7 +87,7 @@ def choose_threads(values: Sequence[Value], rows: int = _MIN_ROWS, sizes: Mappin
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes assumed for dynamic dimensions: those known by their names, else `rows`."""
+    """Sizes assumed for dynamic dimensions: by their names where known, else `rows`."""
 
     rows: int
     known: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""The TrainingAgent of onnxruntime-training: forward and backward of a graph as two runs of one session."""
+"""The TrainingAgent of onnxruntime-training: forward and backward of a graph as two runs of a session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TrainingAgent:
     device : str
         "cpu", "cuda" or "cuda:1".
     threads : int or None
-        Threads that one operator may use; None for as many as the process has cores.
+        Threads of an operator; None for as many as the process has cores.
 
     Attributes
     ----------
@@ -52,14 +52,14 @@ class TrainingAgent:
     reread : list of int
         The places of the outputs that must not change until the backward, which may read them.
     gradient_onnx : bytes
-        The graph of forward and backward in one, as onnxruntime-training builds it.
+        The graph of forward and backward together, as onnxruntime-training builds it.
 
     Raises
     ------
     RuntimeMissingError
         The installed onnxruntime is not a training build.
     ModelError
-        onnxruntime-training has no gradient for a node, or a wrong one; the message names the node.
+        onnxruntime-training has no gradient for a node, or a wrong gradient; the message names the node.
     """
 
     def __init__(self, model: ModelProto, weights: Sequence[str], *, input_grads: Sequence[str] = (),
@@ -81,7 +81,7 @@ class TrainingAgent:
         gradient = onnx.load_from_string(self.gradient_onnx).graph
         self._order, self.reread = [i.name for i in gradient.input], find_reread(gradient)
         self._specs = {i.name: _spec(i) for i in gradient.input}
-        # The builder orders the gradients. What no output depends on has none: -1 stands for zeros.
+        # The builder orders the gradients. A weight that no output depends on has no gradient: -1 stands for zeros.
         gradients = [o.name for o in gradient.output]
         self._gradients = [(n, gradients.index(f"{n}_grad") if n in active else -1) for n in wrt]
         self._differentiated = [i not in info.output_grad_indices_non_differentiable for i in range(len(self.outputs))]
@@ -330,7 +330,7 @@ def _spec(info: ValueInfoProto) -> tuple[np.dtype, tuple[int | None, ...] | None
 
 
 def _build_gradient(model: ModelProto, weights: Sequence[str], wrt: Sequence[str]) -> tuple[bytes, Any]:
-    """The graph of forward and backward, and what the gradient builder of onnxruntime-training knows about it."""
+    """The graph of forward and backward, and the description of it by the gradient builder of onnxruntime-training."""
     if not wrt:
         raise ModelError("No output of the graph depends on a weight in a way that has a gradient.")
     initializers = {t.name for t in model.graph.initializer}

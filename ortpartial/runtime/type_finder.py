@@ -24,7 +24,7 @@ __all__ = ["find_types"]
 #: tried next, and the most elements of an input.
 _SIZE, _TRIALS, _MOST = 2, 4, 2**20
 
-#: The types by the nodes, the libraries that have their operators, and what the models declare.
+#: The types by the nodes, the libraries that have their operators, and the declarations of the models.
 _FOUND: dict[tuple[bytes, tuple[str, ...], tuple[bytes, ...]], list[TypeProto]] = {}
 
 #: Operators that are not computed: onnxruntime 1.19.2 dies of a total_sequence_length of 0.
@@ -36,7 +36,7 @@ def find_types(node: Node) -> list[TypeProto]:
 
     A session that is loaded and not initialized has inferred all types and needs no kernel: it takes 0.2 ms. Custom
     operators tell no shapes. Where the model does not declare the rank either, the node is computed, alone and on
-    numbers that mean nothing, and the ranks are those of the results.
+    arbitrary numbers, and the ranks of the results are taken.
 
     Parameters
     ----------
@@ -46,7 +46,8 @@ def find_types(node: Node) -> list[TypeProto]:
     Returns
     -------
     list of onnx.TypeProto
-        One for each output, without a shape where the rank is not known; empty for an output that the node leaves out.
+        The type of each output, without a shape where the rank is not known; empty for an output that the node leaves
+        out.
 
     Raises
     ------
@@ -89,13 +90,13 @@ def _find_types(node: Node) -> list[TypeProto]:
 
 
 def _is_unranked(kind: TypeProto, missing: bool = False) -> bool:
-    """Whether a type is that of a tensor without a shape; `missing` says what holds for no type."""
+    """Whether a type is a tensor without a shape; `missing` is the answer for no type."""
     is_tensor = kind.HasField("tensor_type")
     return not kind.tensor_type.HasField("shape") if is_tensor else missing and kind.WhichOneof("value") is None
 
 
 def _infer_types(node: Node, declared: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
-    """The types of outputs by name; where an operator may give several, those that the model declares."""
+    """The types of outputs by name; where an operator may give several, the types that the model declares."""
     try:
         session = _load(_alone(node, {}))
     except GraphError:

@@ -1,4 +1,4 @@
-"""Upgrade check: a model that was upgraded from an older opset computes what onnxruntime computes from its file."""
+"""Upgrade check: a model upgraded from an older opset computes the same as its file in onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .session_options import register_custom_ops, session_options
 
 __all__ = ["compare_with_file", "largest_difference"]
 
-#: What a model may have for the check that `load` makes without being asked: elements of weights, nodes, elements of a
-#: tensor, and products of weights and places of an input where they are used; and the seconds that a loop may take.
+#: Limits of the check that `load` makes without being asked: elements of weights, nodes, elements of a tensor, and
+#: products of weights and places of an input where they are used; and the seconds that a loop may take.
 _WEIGHTS, _NODES, _ELEMENTS, _PRODUCTS, _SECONDS = 2**20, 500, 2**20, 2**28, 0.5
 
 #: Sizes for axes that have none, but for the first axis: a network may be too deep for a small image, and a Reshape
@@ -44,12 +44,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float | None = None) -> None:
-    """Compare the outputs of a model with those that onnxruntime computes from its file.
+    """Compare the outputs of a model with the outputs of its file in onnxruntime.
 
     Parameters
     ----------
     model : Model
-        The model; `model.proto` is what its file holds.
+        The model; `model.proto` is the content of its file.
     inputs : mapping of str to numpy.ndarray, optional
         The inputs to compare at; by default numbers are drawn.
     seconds : float, optional
@@ -58,7 +58,7 @@ def compare_with_file(model: Model, inputs: Arrays | None = None, seconds: float
     Raises
     ------
     ModelError
-        They differ; the message names the first node that does. Or one of the two does not run on these inputs.
+        They differ; the message names the first node that does. Or either does not run on these inputs.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class _Comparison:
             del proto.graph.output[:]
             proto.graph.output.extend(ValueInfoProto(name=n) for n in outputs)
         names = [o.name for o in proto.graph.output]
-        # Without optimization every node runs, and those that no output reads have not been run with guards before.
+        # Without optimization every node runs, and nodes that no output reads have not been run with guards before.
         for container in (proto.graph, *proto.functions):
             remove_unread(container)
         try:
@@ -170,7 +170,7 @@ class _Comparison:
     def find(self, feeds: Arrays) -> str | None:
         """The difference at the first node that computes something else from the same inputs; None where none does.
 
-        Nodes of discontinuous operators, such as ArgMax, may make much of the rounding of those before them.
+        Nodes of discontinuous operators, such as ArgMax, may amplify the rounding of the nodes before them.
         """
         values, nodes = self.model.values, self.model.proto.graph.node
         names = [o for node in nodes for o in node.output if o in values and _is_tensor(values[o])]
@@ -185,14 +185,14 @@ class _Comparison:
                 continue  # The model may differ on purpose, where onnxruntime computes something else than ONNX says.
             before = {n: v for n, v in values.items() if n in arrays and n not in node.output and v.array is None}
             if any(v.node is not None and v.node.is_random for v in outputs.values()):
-                continue  # An opaque one, which may be random, is never upgraded.
+                continue  # An opaque node, which may be random, is never upgraded.
             for name, found in self._recompute(outputs, before, arrays).items():
                 if not _is_close(found, arrays[name]):
                     return self._describe(node, name, found, arrays[name])
         return None
 
     def has_changed(self, node: NodeProto) -> bool:
-        """Whether an operator, that of a node or of one inside of it, has changed since the opset of the file."""
+        """Whether an operator, of a node or inside of it, has changed since the opset of the file."""
         inside = [n for body in bodies(node) for graph in walk_graphs(body) for n in graph.node]
         if inside:
             return any(map(self.has_changed, inside))
@@ -206,7 +206,7 @@ class _Comparison:
         return min((o.version for o in self.model.proto.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
 
     def _recompute(self, outputs: Mapping[str, Value], before: Mapping[str, Value], arrays: Arrays) -> Arrays:
-        """The outputs of a node, computed from what the file has before it; none where they cannot be."""
+        """The outputs of a node, computed from values of the file before it; none where they cannot be."""
         reached = find_reached(outputs.values(), before.values())
         inputs = {v: n for n, v in before.items() if v in reached}
         outputs = {n: v for n, v in outputs.items() if v not in inputs}
@@ -260,7 +260,7 @@ def _draw_inputs(model: Model) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _draw(rng: np.random.Generator, v: Value, shape: list[int], largest: int) -> np.ndarray:
-    """Real numbers around 0, whole ones from 0 to the largest, bytes of any value, True and False, or the text "a"."""
+    """Real numbers around 0, whole numbers from 0 to the largest, any bytes, True and False, or the text "a"."""
     if v.type.tensor_type.elem_type == TensorProto.STRING:
         return np.full(shape, "a", object)
     if v.is_float:
@@ -292,7 +292,7 @@ def largest_difference(a: object, b: object) -> float:
     Returns
     -------
     float
-        Infinite for other shapes, other texts, and where one of two numbers is not finite.
+        Infinite for other shapes, other texts, and where a number is not finite and the other differs.
 
     Examples
     --------

@@ -38,7 +38,7 @@ class Placement:
     device : Device
         The device, with torch's stream on CUDA.
     threads : int or None
-        Threads that one operator may use; None for as many as the process has cores.
+        Threads of an operator; None for as many as the process has cores.
     """
 
     device: Device
@@ -74,7 +74,7 @@ def _ortvalue(t: torch.Tensor) -> OrtValue:
 
 
 def _empty_ortvalue(t: torch.Tensor) -> OrtValue:
-    """An OrtValue like a tensor without elements, which 1.19.2 takes for a strided one, as DLPack has it."""
+    """An OrtValue like a tensor without elements, which 1.19.2 takes for strided, as DLPack has it."""
     return Buffer(t.detach().cpu().numpy(), Device.parse(t.device.type)).ortvalue
 
 
@@ -140,7 +140,7 @@ class TensorFunction:
     Parameters
     ----------
     function : GraphFunction
-        What is computed.
+        The function.
     placement : Placement
         Where.
     engine : str
@@ -184,7 +184,7 @@ class TensorFunction:
         return self._session(sources)
 
     def _add_gradient(self, needs: tuple[bool, ...]) -> _Gradient:
-        """Make the gradient by those leaves that need one."""
+        """Make the gradient by the leaves that need it."""
         wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
         gradient = self._gradients[needs] = self._make_gradient(wanted)
         return gradient
@@ -200,7 +200,7 @@ class TensorFunction:
                 if i in self.nondifferentiable or not find_reached([y], leaves)]
 
     def traceable_gradient(self, needs: tuple[bool, ...]) -> _StepGradient:
-        """Our own gradient, whatever the engine; shapes of what it keeps follow from those of the leaves."""
+        """Our own gradient, whatever the engine; shapes of kept values follow from the leaves."""
         gradient = self._traceable.get(needs)
         if gradient is None:
             wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
@@ -226,7 +226,7 @@ class TensorFunction:
 
 
 class _Call(torch.autograd.Function):
-    """One call of a function, as torch.autograd records it."""
+    """A call of a function, as torch.autograd records it."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, gradient: Any, sources: Tensors, *leaves: torch.Tensor) -> Any:
@@ -247,9 +247,9 @@ class _Call(torch.autograd.Function):
 
 
 def _shapes_without_gradient(function: TensorFunction, outputs: Tensors, leaves: Tensors) -> list[torch.Size] | None:
-    """Shapes of the leaves whose gradient is 0, as the outputs have no elements; None if one has some.
+    """Shapes of the leaves whose gradient is 0, as the outputs have no elements; None if any has elements.
 
-    No graph is run for it: those of a gradient sum over the rows, and 1.19.2 has no products of none.
+    No graph is run for it: graphs of a gradient sum over the rows, and 1.19.2 has no products of none.
     """
     if any(y.numel() for i, y in enumerate(outputs) if i not in function.nondifferentiable):
         return None
@@ -264,15 +264,15 @@ _Call._backward_cls.apply = _Call.backward
 
 
 def _pick(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function from a sequence to a tuple of what it has at these places."""
+    """A function from a sequence to a tuple of its elements at these places."""
     # An `itemgetter` of one place returns no tuple.
     return itemgetter(*places) if len(places) > 1 else lambda items: tuple([items[i] for i in places])
 
 
 def _are_finite(dys: Sequence[torch.Tensor | None]) -> bool:
-    """Whether cotangents are finite numbers, else the masks of a gradient select, as those of torch do.
+    """Whether cotangents are finite numbers, else the masks of a gradient select, as in torch.
 
-    What is on another device is not waited for, and there selecting costs nothing.
+    Tensors on another device are not waited for, and there selecting costs nothing.
     """
     # A sum of 16 bits would overflow, as gradients are scaled.
     return _is_functorch_active() or all(
@@ -286,7 +286,7 @@ class _StepGradient:
     Parameters
     ----------
     function : TensorFunction
-        What is differentiated.
+        The function that is differentiated.
     wanted : sequence of str
         The leaves to differentiate by.
     recompute : bool
@@ -350,8 +350,7 @@ class _StepGradient:
 
     @cached_property
     def _whole(self) -> tuple[_TensorSession, Callable[[Tensors], Sequence[torch.Tensor | None]]]:
-        """The gradient where all seeds have a cotangent: between what is kept, then cotangents, and its outputs, then
-        None, of which each leaf has one.
+        """The gradient where all seeds have a cotangent: its session, and the order of its outputs by leaf.
 
         It is a session of its own, in the order of a backward pass that torch does not record.
         """
@@ -363,7 +362,7 @@ class _StepGradient:
         return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
-        """The cotangents of all seeds, zeros for those that are None."""
+        """The cotangents of all seeds, zeros where they are None."""
         device = next(d.device for d in dys if d is not None)
         outputs = self.function.function.outputs
         return [torch.zeros(shapes[i], dtype=getattr(torch, outputs[o].dtype.name), device=device)
@@ -383,12 +382,12 @@ class _StepGradient:
 
 
 class _AgentGradient:
-    """The gradient of the TrainingAgent, which keeps what it needs itself; a second derivative recomputes everything.
+    """The gradient of the TrainingAgent, which keeps its own values; a second derivative recomputes everything.
 
     Parameters
     ----------
     function : TensorFunction
-        What is differentiated.
+        The function that is differentiated.
     wanted : sequence of str
         The leaves to differentiate by.
     """
@@ -437,14 +436,14 @@ class _AgentGradient:
 
 
 class _LossGradient:
-    """The gradient of a loss, which forward computes with the loss in one run, and backward scales.
+    """The gradient of a loss, which forward computes with the loss in a run, and backward scales.
 
     A second backward pass through the same graph computes it again, and a second derivative starts from the leaves.
 
     Parameters
     ----------
     function : TensorFunction
-        What is differentiated, a loss.
+        The function that is differentiated, a loss.
     wanted : sequence of str
         The leaves to differentiate by.
     """
@@ -494,7 +493,7 @@ _Gradient = _StepGradient | _AgentGradient | _LossGradient
 
 
 class CompiledLayer:
-    """The function of a layer in one mode, ready to run.
+    """The function of a layer in a mode, ready to run.
 
     Parameters
     ----------
@@ -510,7 +509,7 @@ class CompiledLayer:
     Attributes
     ----------
     read : list of int
-        The places in `state` of those that it takes.
+        The places in `state` of the tensors that it takes.
     dtypes : list of torch.dtype
         Of the inputs.
     is_static : bool

@@ -1,4 +1,4 @@
-"""A layer as operators of torch, which torch.compile, torch.export and the exporters to ONNX see as one node."""
+"""A layer as operators of torch, which torch.compile, torch.export and the exporters to ONNX see as a single node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def find_layer(key: str) -> Layer:
     Parameters
     ----------
     key : str
-        What `register_layer` returned.
+        The result of `register_layer`.
 
     Returns
     -------
@@ -98,7 +98,7 @@ class CallSignature(NamedTuple):
     masks : tuple
         Of each mask of Dropout, the sizes (numbers, or an input and its axis), the dtype and the probability to keep.
     statistics : tuple
-        The key of each running statistic, and its momentum; those of the batch are the last outputs.
+        The key of each running statistic, and its momentum; the batch's statistics are the last outputs.
     n_outputs : int
         The number of outputs of the graph.
     """
@@ -151,7 +151,7 @@ describe_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @torch.library.custom_op("ortpartial::onnx_layer", mutates_args=())
 def onnx_layer(leaves: list[torch.Tensor], layer: str, training: bool, wanted: list[int]) -> list[torch.Tensor]:
-    """Compute the outputs of a layer, and what its gradient by the wanted leaves reads beside its leaves and outputs.
+    """Compute the outputs of a layer, and further inputs of its gradient by the wanted leaves.
 
     Parameters
     ----------
@@ -197,14 +197,14 @@ def _fake(value: Value, sizes: Mapping[str, object], device: torch.device) -> to
 @torch.library.custom_op("ortpartial::onnx_layer_gradient", mutates_args=())
 def onnx_layer_gradient(kept: list[torch.Tensor], cotangents: list[torch.Tensor], layer: str, training: bool,
                         wanted: list[int], n_leaves: int) -> list[torch.Tensor]:
-    """Compute the gradients of a layer by the wanted leaves, zeros where no output depends on one.
+    """Compute the gradients of a layer by the wanted leaves, zeros where no output depends on them.
 
     Parameters
     ----------
     kept : list of torch.Tensor
         The leaves, outputs and saved tensors that the gradient reads.
     cotangents : list of torch.Tensor
-        Those of the outputs that can be differentiated.
+        The cotangents of the outputs that can be differentiated.
     layer : str
         The key of the layer.
     training : bool

@@ -21,7 +21,7 @@ _DOMAIN = "ortpartial"
 
 
 class NoGradientMode(TorchFunctionMode):
-    """A context in which a module detaches what it computes under `torch.no_grad`, so that exporters see it.
+    """A context in which a module detaches tensors computed under `torch.no_grad`, so that exporters see it.
 
     Parameters
     ----------

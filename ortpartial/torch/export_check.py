@@ -1,4 +1,4 @@
-"""The check of an export: the graph computes what the module computes, at the example's size and at another one."""
+"""The check of an export: the graph computes the same as the module, at the example's size and at another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_difference(module: torch.nn.Module, proto: ModelProto, call: ModuleCall
     Returns
     -------
     str or None
-        What differs. None where nothing does, or there is nothing to compare: the module draws random numbers, the
+        The difference. None where there is none, or there is nothing to compare: the module draws random numbers, the
         runtime lacks a kernel, or the module takes no other size.
     """
     module.eval()
@@ -80,7 +80,7 @@ def list_unkept(proto: ModelProto, written: Sequence[str]) -> list[str]:
     Returns
     -------
     list of str
-        Real ones that the graph reads; running statistics of BatchNormalization are kept.
+        Real buffers that the graph reads; running statistics of BatchNormalization are kept.
     """
     statistics = {n for g in walk_graphs(proto.graph) for node in g.node if node.op_type == "BatchNormalization"
                   for n in node.input[3:]}

@@ -24,9 +24,9 @@ class SpecialStatistics:
     Parameters
     ----------
     per_instance : tuple of str
-        Those of InstanceNorm, the mean of the statistics of each row.
+        Statistics of InstanceNorm, the mean of the statistics of each row.
     cumulative : tuple of str
-        Those of a momentum of None, the mean of all batches.
+        Statistics of a momentum of None, the mean of all batches.
     """
 
     per_instance: tuple[str, ...]
@@ -34,7 +34,7 @@ class SpecialStatistics:
 
 
 def find_other_mode(module: torch.nn.Module) -> str | None:
-    """The first layer of a module that has a mode, and another one than the module.
+    """The first layer of a module that has a mode, and not the module's.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def prepare_layers(module: torch.nn.Module) -> SpecialStatistics:
 
 
 def _find_rank(layer: torch.nn.Module, ranks: Mapping[type[torch.nn.Module], int]) -> int | None:
-    """The rank of several rows for a layer of one of these kinds, unless it has formulas of its own."""
+    """The rank of several rows for a layer of these kinds, unless it has formulas of its own."""
     inherited: Any = type(layer).forward
     return next((r for kind, r in ranks.items() if isinstance(layer, kind) and inherited is kind.forward), None)
 
@@ -100,7 +100,7 @@ def _drop_channels(layer: torch.nn.Module, rank: int, x: torch.Tensor) -> torch.
 
 
 def _normalize_batch(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """A BatchNorm without running statistics, which has one mode."""
+    """A BatchNorm without running statistics, which has a single mode."""
     axes, shape = [0, *range(2, x.dim())], [1, -1, *(1 for _ in range(2, x.dim()))]
     xc = x - x.mean(axes, keepdim=True)
     y = xc / torch.sqrt((xc * xc).mean(axes, keepdim=True) + layer.eps)

@@ -1,4 +1,4 @@
-"""Check of a layer: outputs and gradients as torch gets them, beside those of the graph as it is written."""
+"""Check of a layer: outputs and gradients as torch gets them, beside the graph as it is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LayerCheck"]
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """A check of one compiled layer, to be made at its first call.
+    """A check of a compiled layer, to be made at its first call.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A model as the function that a layer computes: in training or inference mode, in one dtype, for some sizes or all."""
+"""A model as the function that a layer computes: in training or inference mode, in a dtype, for some sizes or all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LayerFunction:
     masks : dict of str to DropoutMask
         The masks of Dropout, drawn for each run.
     statistics : list of RunningStatistic
-        The running statistics; those of the batch are the last outputs of the function.
+        The running statistics; the batch's are the last outputs of the function.
     """
 
     function: GraphFunction

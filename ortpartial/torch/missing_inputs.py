@@ -23,7 +23,7 @@ def compute_missing(computed: ComputedInputs, declared: Mapping[str, Value], giv
     declared : dict of str to Value
         The inputs of the model.
     given : dict of str to torch.Tensor
-        Those of the call.
+        The inputs of the call.
     like : torch.Tensor
         Its dtype is that of real inputs.
 

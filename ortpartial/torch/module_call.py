@@ -97,12 +97,12 @@ def read_call(module: torch.nn.Module, example: Sequence[Any]) -> ModuleCall:
     Returns
     -------
     ModuleCall
-        The tensors of a nested argument are inputs in their order; what is no tensor is a constant.
+        The tensors of a nested argument are inputs in their order; other members are constants.
 
     Raises
     ------
     TypeError
-        The module has other arguments, or one holds an object that is neither a tensor nor a number.
+        The module has other arguments, or an argument holds an object that is neither a tensor nor a number.
     """
     args, named = list(example), {}
     if args and isinstance(args[-1], Mapping):
@@ -129,7 +129,7 @@ def _name_entry(entry: object) -> str:
 
 def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None
               ) -> dict[str, dict[int, str]]:
-    """The axes of any size by input; by default the first one of each.
+    """The axes of any size by input; by default the first of each.
 
     Parameters
     ----------
@@ -167,12 +167,12 @@ def read_axes(call: ModuleCall, axes: Mapping[str, Mapping[int, str] | Sequence[
 
 
 def name_outputs(outputs: object, taken: Collection[str]) -> list[str] | None:
-    """Names of what a module returns: its keys or fields, or numbers; None if it is nested.
+    """Names of the results of a module: its keys or fields, or numbers; None if it is nested.
 
     Parameters
     ----------
     outputs : torch.Tensor, dict, tuple or list of them, or object
-        What the module returns.
+        The result of the module.
     taken : collection of str
         Names of inputs, parameters and buffers.
 
@@ -195,12 +195,12 @@ def name_outputs(outputs: object, taken: Collection[str]) -> list[str] | None:
 
 
 def list_tensors(outputs: object) -> Iterator[torch.Tensor]:
-    """The tensors of what a module returns, in order.
+    """The tensors of the result of a module, in order.
 
     Parameters
     ----------
     outputs : torch.Tensor, dict, tuple or list of them, or object
-        What the module returns.
+        The result of the module.
 
     Yields
     ------

@@ -38,13 +38,13 @@ def export(
     """Export a torch module to ONNX with nothing lost that a training needs.
 
     torch's own exporters write the graph, with settings that keep Dropout, BatchNormalization and all weights.
-    Parameters and buffers have the names of the ``state_dict()``; equal ones stay apart, and one that is used twice, as
-    a head that is its embedding, is one. What a graph does not say is recorded in the metadata of the model:
-    which initializers are parameters, with ``requires_grad`` or without, and which are buffers, and the mode of the
-    module. It is what `OrtGradientForwardBackwardOptimizer` and all others train by default, and the mode they train
-    in; running variances then take n / (n - 1) of the variance of a batch, as torch's do.
+    Parameters and buffers have the names of the ``state_dict()``; equal parameters stay apart, and a parameter that is
+    used twice, as a head that is its embedding, stays single. The metadata of the model record more than a graph can
+    say: which initializers are parameters, with ``requires_grad`` or without, and which are buffers, and the mode of
+    the module. `OrtGradientForwardBackwardOptimizer` and all others train these by default, in this mode; running
+    variances then take n / (n - 1) of the variance of a batch, as torch's do.
 
-    Inputs are named as the arguments of ``forward``, outputs by the keys or fields of what it returns, or
+    Inputs are named as the arguments of ``forward``, outputs by the keys or fields of its result, or
     ``"output"``. Gradients end at `detach` and in `torch.no_grad`. The graph is compared with the module, in evaluation
     mode, at the size of the example and at twice as much along each axis of any size, where the module takes that.
 
@@ -56,11 +56,11 @@ def export(
         Arguments to trace it with: by position, by keyword in a dict, or both, the dict last. Tensors, also in tuples,
         lists and dicts, are inputs; numbers, strings and None are constants.
     dynamic_axes : dict of str to dict of int to str, or to sequence of int, optional
-        By input its axes of any size, with a name for each or without: axes of one name have one size. By default the
-        first axis of each input, ``"N"``.
+        By input its axes of any size, with a name for each or without: axes of the same name have the same size. By
+        default the first axis of each input, ``"N"``.
     dynamo : bool, optional
-        Which of ``torch.onnx.export``'s exporters writes the graph: the newer one (True), which needs onnxscript, or
-        that by TorchScript (False). By default the latter, and the newer one where that fails or loses something.
+        Which of ``torch.onnx.export``'s exporters writes the graph: the newer (True), which needs onnxscript, or
+        TorchScript's (False). By default the latter, and the newer where it fails or loses something.
 
     Returns
     -------
@@ -70,16 +70,16 @@ def export(
     Raises
     ------
     ModelError
-        Neither exporter writes a graph that computes what the module computes; the message gives both reasons.
+        Neither exporter writes a graph that computes the same as the module; the message gives both reasons.
     SettingError
         An axis or an input of `dynamic_axes` does not exist, or the parameters of the module have no shapes yet.
     TypeError
-        The example does not fit the arguments of ``forward``, or holds what is neither a tensor nor a number.
+        The example does not fit the arguments of ``forward``, or holds an object that is neither a tensor nor a number.
 
     Warns
     -----
     ModelWarning
-        A layer is in another mode than the module, as a model has one mode for all.
+        A layer is in another mode than the module, as a model has a single mode for all.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class _Loss(Exception):
 
 
 def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Axes) -> ModelProto:
-    """The model as one of the exporters writes it, with the record of the module."""
+    """The model as an exporter writes it, with the record of the module."""
     with _borrow(module) as traced, torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.13.0 warns of its own code, and that TorchScript is deprecated.
         statistics = prepare_layers(traced)
@@ -156,7 +156,7 @@ def _export_by(dynamo: bool, module: torch.nn.Module, call: ModuleCall, axes: Ax
 def _draw(module: torch.nn.Module, buffers: Sequence[str], proto: ModelProto) -> ModelProto:
     """The model and the module with random numbers in buffers that training mode writes to.
 
-    They tell what a graph reads: spectral norm writes to a vector, in the end, what it holds already.
+    They tell which buffers a graph reads: spectral norm writes to a vector, in the end, its own content.
     """
     for name in buffers:
         module.get_buffer(name).uniform_(0.5, 1.5)
@@ -194,7 +194,7 @@ def _borrow(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 @contextmanager
 def _keep_buffers(module: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """A context after which the buffers of a module hold what they held before, which it yields by name."""
+    """A context after which the buffers of a module have their former contents, which it yields by name."""
     former = [(m._buffers, n, b, b.detach().clone()) for m in module.modules() for n, b in m._buffers.items()
               if b is not None]
     contents = {id(b): content for _, _, b, content in former}
@@ -249,7 +249,7 @@ def _silence() -> Iterator[None]:
 
 
 def _summarize(e: BaseException) -> str:
-    """The first line of the error that caused another one."""
+    """The first line of the error that caused another."""
     while e.__cause__ is not None:
         e = e.__cause__
     return textwrap.shorten((str(e).strip().splitlines() or [""])[0], 300) or type(e).__name__
@@ -290,7 +290,7 @@ def _find_ties(named: Iterable[tuple[str, torch.Tensor]]) -> tuple[dict[str, tor
 
 
 def _join(proto: ModelProto, ties: Mapping[str, str]) -> ModelProto:
-    """The model with one initializer, under its first name, for each tensor that has several names."""
+    """The model with a single initializer, under its first name, for each tensor that has several names."""
     tensors = {t.name: t for t in proto.graph.initializer}
     renamed = {tie: n for tie, n in ties.items() if tie in tensors}
     for tie, name in renamed.items():

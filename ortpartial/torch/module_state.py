@@ -56,7 +56,7 @@ def register(module: torch.nn.Module, name: str, tensor: torch.Tensor, is_parame
 
 
 def register_unread(module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[str]:
-    """Register what a graph does not hold of the state of its module, so that each takes the state of the other.
+    """Register state of a module that its graph does not hold, so that each takes the state of the other.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def match_state(
     state: Settings, prefix: str, module: torch.nn.Module, model: ModelProto, unread: Collection[str],
     errors: list[str],
 ) -> None:
-    """Prepare a state_dict for the layer of a graph: leave out, or check, what the graph does not read.
+    """Prepare a state_dict for the layer of a graph: leave out, or check, state that the graph does not read.
 
     Parameters
     ----------
     state : dict of str to torch.Tensor
         The state, which is changed.
     prefix : str
-        What the keys of the layer start with in it.
+        The prefix of the layer's keys in it.
     module : torch.nn.Module
         The layer.
     model : onnx.ModelProto
@@ -142,7 +142,7 @@ def find_owner(module: torch.nn.Module, key: str) -> tuple[torch.nn.Module, str,
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Copy an array into a tensor, even one of bfloat16, which torch cannot read from numpy.
+    """Copy an array into a tensor, even of bfloat16, which torch cannot read from numpy.
 
     Parameters
     ----------

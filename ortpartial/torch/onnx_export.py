@@ -107,7 +107,7 @@ def make_function_proto(key: str, training: bool, opset: int) -> LayerFunctionPr
 def _convert_opset(model: ModelProto, opset: int) -> ModelProto:
     """A copy of a model in the operators of another opset.
 
-    A newer form of an operator mostly differs from an older one by the types that it takes.
+    A newer form of an operator mostly differs from an older form by the types that it takes.
     """
     declared = next((i.version for i in model.opset_import if not i.domain), opset)
     if declared < opset and any(_version(n, declared) != _version(n, opset) for n in _walk(model.graph)):
@@ -142,7 +142,7 @@ def _walk(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _version(node: NodeProto, opset: int) -> int | None:
-    """The opset that introduced the form of an operator in another one."""
+    """The opset that introduced the form of an operator in another opset."""
     return defs.get_schema(node.op_type, opset, "").since_version if defs.has(node.op_type, opset, "") else None
 
 
@@ -160,7 +160,7 @@ def _has_form(node: NodeProto, declared: int, opset: int) -> bool:
 
 @cache
 def register_translations() -> None:
-    """Tell torch's exporters what to write for a layer; the newer one only where onnxscript, which it needs, is."""
+    """Tell torch's exporters the graph of a layer; the newer exporter only where onnxscript, which it needs, is."""
     torch.onnx.register_custom_op_symbolic("ortpartial::onnx_layer", _write_symbolic, 9)
     # Beside `custom_translation_table`, an argument of each export, torch 2.13.0 has no public way, and another version
     # may have none at all.

@@ -73,15 +73,15 @@ class OnnxLayer(torch.nn.Module):
     """An ONNX graph as a torch module: a layer, a block or a whole model.
 
     Initializers become parameters and buffers under their own names. A dot nests, so that "fc.weight" is also the key
-    in the state_dict; an empty part, or one that is an attribute of the module already, gets an underscore (see
-    `state_names`). Parameters are the initializers of rank one or more on a differentiable path to an output. Buffers
+    in the state_dict; an empty part, or an attribute of the module already, gets an underscore (see
+    `state_names`). Parameters are the initializers of rank 1 or more on a differentiable path to an output. Buffers
     are the running statistics of BatchNormalization, and initializers on such a path that `trainable` leaves out. All
     others are constants of the graph. A model of `ortpartial.torch.export` has the parameters with ``requires_grad``
     for parameters, and for buffers its other parameters and its buffers of real numbers.
 
     In `eval()` the graph runs in inference mode, even if it was exported in training mode. In `train()`, the mode of
     every new module, Dropout draws its masks from torch's generator, and BatchNormalization uses the statistics of the
-    batch and updates the running ones by its momentum: with the population variance, as ONNX specifies, unless
+    batch and updates the running statistics by its momentum: with the population variance, as ONNX specifies, unless
     `ortpartial.torch.export` has written the model, whose layer is in the mode of its module and uses torch's unbiased
     variance there.
 
@@ -93,12 +93,12 @@ class OnnxLayer(torch.nn.Module):
     cast to it, so that the layer computes in its own precision. Only strided tensors are copied. Of a language model,
     ``layer(input_ids)`` computes the attention mask, position ids and an empty key-value cache.
 
-    A graph that holds its loss, the only output to differentiate, computes it with its gradient in one run where
+    A graph that holds its loss, the only output to differentiate, computes it with its gradient in a run where
     anything needs a gradient; evaluate it under ``torch.no_grad()``.
 
-    ``torch.compile(fullgraph=True)`` takes the layer as one operator, and ``torch.onnx.export`` writes its graph with
-    the weights of now: as nodes with ``dynamo=True``, as a function of the model with ``dynamo=False``. The exporters
-    choose an opset; a graph with an operator that has no form there is refused.
+    ``torch.compile(fullgraph=True)`` takes the layer as a single operator, and ``torch.onnx.export`` writes its graph
+    with the weights of now: as nodes with ``dynamo=True``, as a function of the model with ``dynamo=False``. The
+    exporters choose an opset; a graph with an operator that has no form there is refused.
 
     Parameters
     ----------
@@ -118,9 +118,8 @@ class OnnxLayer(torch.nn.Module):
     return_dict : bool
         Whether outputs are returned as a dict by name.
     check : bool
-        Whether the first call in each mode, and for each kind of shapes, compares outputs and gradients with those of
-        the graph as it is written, run without optimization: RewriteError names what differs, and the rewrite without
-        which it does not.
+        Whether the first call in each mode, and for each kind of shapes, compares outputs and gradients with the graph
+        as it is written, run without optimization: RewriteError names the difference, and the rewrite that causes it.
 
     Attributes
     ----------
@@ -211,9 +210,9 @@ class OnnxLayer(torch.nn.Module):
         """Export a module by `ortpartial.torch.export` and wrap the result, with its state under the same names.
 
         Dropout, BatchNormalization, and the names and layouts of weights are kept, and the layer is in the mode of the
-        module. In training mode, running variances are those of torch, which take n / (n - 1) of the variance of a
-        batch. Inputs have the names of the arguments of `forward`, outputs the keys or fields of what it returns, or
-        ``"output"``. `load_state_dict` takes the state of the module, and the module that of the layer: what the graph
+        module. In training mode, running variances are torch's, which take n / (n - 1) of the variance of a batch.
+        Inputs have the names of the arguments of `forward`, outputs the keys or fields of its result, or ``"output"``.
+        `load_state_dict` takes the state of the module, and the module the state of the layer: state that the graph
         does not read is a buffer of the layer.
 
         Parameters
@@ -362,9 +361,9 @@ class OnnxLayer(torch.nn.Module):
 
     def compile_form(self, shapes: Shapes = (), training: bool | None = None,
                  first: Shapes = ()) -> CompiledLayer:
-        """The compiled layer in the current mode, or another one, for these shapes alone or for all.
+        """The compiled layer in the current mode, or another, for these shapes alone or for all.
 
-        The number of threads of one for all shapes follows from the first ones.
+        The number of threads of a layer for all shapes follows from the first shapes.
         """
         key = self._key(shapes, training)
         if key not in self._compiled:
@@ -468,7 +467,7 @@ def _format_shape(shape: Sequence[int | str | None] | None) -> str:
 
 
 def _without_state(model: Model, names: Collection[str]) -> Model:
-    """The model with variables in place of what parameters and buffers hold, whose content it need not keep."""
+    """The model with variables in place of parameters and buffers, whose content it need not keep."""
     light = specialize(model, variables=names)
     return replace(light, arrays={n: a for n, a in model.arrays.items() if n not in names})
 
@@ -510,7 +509,7 @@ def _run(layer: OnnxLayer, inputs: tuple[torch.Tensor, ...], named: dict[str, to
 
 
 def _describe_stranger(names: Sequence[str], inputs: Inputs) -> str:
-    """Say which input is no tensor, and what to do."""
+    """Say which input is no tensor, with advice."""
     name, t = next((n, t) for n, t in zip(names, inputs, strict=True) if not isinstance(t, torch.Tensor))
     convert = "torch.from_numpy" if isinstance(t, np.ndarray) else "torch.as_tensor"
     kind = f"{type(t).__module__}.{type(t).__qualname__}".removeprefix("builtins.")
@@ -520,7 +519,7 @@ def _describe_stranger(names: Sequence[str], inputs: Inputs) -> str:
 def _convert_inputs(
     layer: OnnxLayer, inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]
 ) -> list[torch.Tensor]:
-    """Cast inputs under autocast; refuse those on another device or of another dtype."""
+    """Cast inputs under autocast; refuse inputs on another device or of another dtype."""
     device = layer._probe.device
     for name, t in zip(layer.input_names, inputs, strict=True):
         if t.device != device:
@@ -531,7 +530,7 @@ def _convert_inputs(
 def _cast_inputs(
     names: Sequence[str], inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]
 ) -> list[torch.Tensor]:
-    """Cast inputs under autocast; refuse those of another dtype."""
+    """Cast inputs under autocast; refuse inputs of another dtype."""
     converted = []
     for name, t, dtype in zip(names, inputs, dtypes, strict=True):
         is_real = dtype.is_floating_point and t.is_floating_point()
@@ -543,7 +542,7 @@ def _cast_inputs(
 
 def _order_inputs(layer: OnnxLayer, inputs: Sequence[torch.Tensor], named: Mapping[str, object]
                   ) -> tuple[torch.Tensor, ...]:
-    """Put inputs in the order of the graph, with those of a language model that follow from its tokens."""
+    """Put inputs in the order of the graph, with inputs of a language model that follow from its tokens."""
     names = layer.input_names
     expected = ", ".join(map(repr, names))
     if len(inputs) > len(names):

@@ -26,7 +26,7 @@ class AgentEngine(StepRunner):
     Parameters
     ----------
     source : SpecSource
-        What is trained.
+        The training.
     """
 
     name = "agent"
@@ -66,7 +66,7 @@ class AgentEngine(StepRunner):
 
 
 class _AgentProgram(Program):
-    """Forward, loss, penalty, backward, update, each with what it reads and writes bound once where it stays."""
+    """Forward, loss, penalty, backward, update, each with its lasting inputs and outputs bound once."""
 
     def __init__(self, engine: AgentEngine, spec: TrainingSpec):
         names = spec.names

@@ -15,7 +15,7 @@ _GOLDEN, _FIRST, _SECOND = -0x61C88647, -0x7A143595, -0x3D4D51CB
 
 
 def bits(counter: Value, a: Value, b: Value) -> Value:
-    """32 bits for each number of a counter, of which the higher ones follow from all bits of counter and key.
+    """32 bits for each number of a counter, of which the higher follow from all bits of counter and key.
 
     h = counter · φ + a;  h = (h ⊕ h ≫ 16) · m₁ + b;  (h ⊕ h ≫ 13) · m₂, modulo 2³².
 
@@ -24,7 +24,7 @@ def bits(counter: Value, a: Value, b: Value) -> Value:
     counter : Value
         int32, of any shape; in int32, overflow and all, since 1.19.2 multiplies no uint32.
     a, b : Value
-        int32, the key: another one gives another sequence.
+        int32, the key: another key gives another sequence.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def draw_mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     Parameters
     ----------
     x : Value
-        Its shape and dtype are those of the mask.
+        Gives the mask its shape and dtype.
     keep : float
         From 0 to 1.
     seed : Value
@@ -59,7 +59,7 @@ def draw_mask(x: Value, keep: float, seed: Value, k: Value, i: int) -> Value:
     k : Value
         int64, the number of the step.
     i : int
-        Which one: others draw from parts of the sequence that are far apart.
+        The number of the mask: others draw from parts of the sequence that are far apart.
 
     Returns
     -------

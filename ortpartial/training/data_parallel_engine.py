@@ -41,12 +41,12 @@ __all__ = ["DataParallelEngine", "sums_graph", "sums_update_graph"]
 
 
 def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
-    """The share of one process in a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢcᵢ, concatenated.
+    """The share of a process in a step: ∇Σwᵢℓᵢ by every weight, Σwᵢℓᵢ and Σwᵢcᵢ, concatenated.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
 
@@ -54,9 +54,9 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
     -------
     onnx.ModelProto
         Inputs: the model's, the targets, the weights if any, then every weight. Output: ``sums``; where the outputs
-        count differently, those of one output after those of another. Where gradients are compressed, ``sums`` are
-        without them, and the output ``sent`` has them, divided by the input ``rows``; with `top_k`, ``residual`` is
-        what was not sent before, and ``residual_new`` what is not now.
+        count differently, the sums of the outputs follow one another. Where gradients are compressed, ``sums`` are
+        without them, and the output ``sent`` has them, divided by the input ``rows``; with `top_k`, ``residual`` is the
+        gradients not sent before, and ``residual_new`` the gradients not sent now.
     """
     names, spec = _PassedNames(spec.names.taken), replace(spec, model=spec.rewritten)
     targets, trained = make_targets(spec), spec.trained
@@ -81,11 +81,11 @@ def sums_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
 
 @dataclass(frozen=True)
 class _PassedNames(StepNames):
-    """The names of what passes between the graphs and the processes."""
+    """The names of the tensors that pass between the graphs and the processes."""
 
     @property
     def sums(self) -> str:
-        """Gradients, unless they are compressed, losses, and what counts."""
+        """Gradients, unless they are compressed, losses, and counts."""
         return self.free("sums")
 
     @property
@@ -95,7 +95,7 @@ class _PassedNames(StepNames):
 
     @property
     def rows(self) -> str:
-        """The number of rows of the batch, those of all processes."""
+        """The number of rows of the batch, of all processes."""
         return self.free("rows")
 
     @property
@@ -105,7 +105,7 @@ class _PassedNames(StepNames):
 
 
 def _join(values: Iterable[Value], like: Value) -> Value:
-    """Values as one vector, in the dtype of another value."""
+    """Values as a vector, in the dtype of another value."""
     joined: Value = op.Concat(*(op.Reshape(cast(v, like), [-1]) for v in values), axis=0)
     return joined
 
@@ -139,12 +139,12 @@ def _sum_own_loss(spec: TrainingSpec) -> tuple[Value, Value]:
 
 
 def sums_update_graph(spec: TrainingSpec, *, parts: int = 1) -> ModelProto:
-    """The step that follows from the sums of all processes: (sums, iteration, weights, states) -> the new ones.
+    """The step that follows from the sums of all processes: (sums, iteration, weights, states) -> the new states.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     parts : int
         How many outputs have sums of their own.
 
@@ -189,12 +189,12 @@ class DataParallelEngine(StepRunner):
     """Gradient and update in two graphs; between them the processes add their gradients.
 
     Every process is given all the rows and reads its own, every ``size``-th of a batch, so that the batch, the step and
-    the weights are those of one process alone. A process that gets no row of a small last batch adds zeros.
+    the weights are as in a single process. A process that gets no row of a small last batch adds zeros.
 
     Parameters
     ----------
     source : SpecSource
-        What is trained.
+        The training.
     """
 
     source: SpecSource
@@ -257,7 +257,7 @@ class DataParallelEngine(StepRunner):
                   "gradient_clipping": spec.gradient_clipping, "accumulate": spec.accumulate,
                   "averaging": spec.averaging, "distributed": spec.parallel}
         loss = mean_loss(spec, targets := make_targets(spec), {})
-        # As they are written: what rewrites make of them may depend on the machine.
+        # As they are written: rewrites of them may depend on the machine.
         inputs = {**spec.model.inputs, **targets, **spec.trained}
         graphs = {"the model": model, "the loss": build(inputs, {"loss": loss}), "the update": self._update}
         self.exchange.check_same(
@@ -270,7 +270,7 @@ class DataParallelEngine(StepRunner):
             self.set(n, np.zeros((), np.float32))
 
     def synchronize(self) -> None:
-        """Take over weights, states and iteration of the first process, but for what this one has not sent yet."""
+        """Take over weights, states and iteration of the first process, but keep gradients that are not sent yet."""
         with self.turn.lock:
             own = self.snapshot()
             first = self.broadcast(own)
@@ -295,7 +295,7 @@ class DataParallelEngine(StepRunner):
         return {"gradient": sums_graph(self.source.spec, weighted=self.weighting), "update": self._update}
 
     def start(self, data: Mapping[str, np.ndarray]) -> None:
-        """Say where the rows come from; the first call connects the processes, and all go on from the first one."""
+        """Say where the rows come from; the first call connects the processes, and all go on from the first."""
         super().start(data)
         self._match_parts()
         self.connect()
@@ -333,14 +333,14 @@ class DataParallelEngine(StepRunner):
         return mean.value
 
     def _send_nothing(self) -> None:
-        """Send zeros, and keep what was not sent before."""
+        """Send zeros, and keep the gradients not sent before."""
         for buffer, _ in self.passed.values():
             buffer.fill(np.zeros(buffer.shape, buffer.dtype))
         for n in self.residuals:
             self.buffers[self.side ^ 1][n].fill(self.buffers[self.side][n].numpy())
 
     def _add_loss(self, mean: WeightedMean) -> None:
-        """Add the loss of a batch, the sum of its parts, by the mean of what counts in each."""
+        """Add the loss of a batch, the sum of its parts, by the mean of their counts."""
         sums = self.sums.numpy().reshape(self._parts, -1)[:, -2:].tolist()
         if len(sums) == 1:
             total, count = sums[0]
@@ -355,7 +355,7 @@ class DataParallelEngine(StepRunner):
 
 
 class _SumsProgram(Program):
-    """The gradient, bound twice: from either set of weights into the one buffer of sums."""
+    """The gradient, bound twice: from either set of weights into the buffer of sums."""
 
     def __init__(self, engine: DataParallelEngine, spec: TrainingSpec):
         graph = sums_graph(spec, weighted=engine.weighting)

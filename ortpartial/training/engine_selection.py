@@ -31,7 +31,7 @@ def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> t
     name : str
         ``"auto"``, ``"agent"``, ``"epoch"``, ``"native"`` or ``"step"``.
     spec : TrainingSpec
-        What is trained.
+        The training.
     distributed : bool
         Whether several processes train together.
 
@@ -42,7 +42,7 @@ def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> t
     Raises
     ------
     SettingError
-        The name is unknown, or the engine does not support what is trained.
+        The name is unknown, or the engine does not support the training.
     """
     select_for_fit(name)
     _check_support(name, spec, distributed)

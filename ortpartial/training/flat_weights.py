@@ -1,4 +1,4 @@
-"""Flat weights: small weights that are updated alike, side by side in one vector, and so their states and gradients.
+"""Flat weights: small weights that are updated alike, side by side in a vector, and so their states and gradients.
 
 An update of few elements takes the time of its operators, of which a vector has as many as a single weight.
 """
@@ -24,8 +24,8 @@ from .spec import TrainingSpec, known_shape
 
 __all__ = ["FlatGroup", "find_flat_groups", "join_weights"]
 
-#: onnxruntime 1.19.2 takes square roots in float32 of so many elements at once, an ulp off, and of those that remain at
-#: the end exactly. So that these are the same in a vector, one weight whose size is no multiple of it comes last.
+#: onnxruntime 1.19.2 takes square roots in float32 of so many elements at once, an ulp off, and of the remaining
+#: elements exactly. So that these are the same in a vector, a single weight whose size is no multiple of it comes last.
 _PACKET = 4
 
 #: The shapes of weights, by name.
@@ -34,12 +34,12 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class FlatGroup:
-    """Weights that are updated as one vector.
+    """Weights that are updated as a vector.
 
     Parameters
     ----------
     name : str
-        What the vector is called.
+        The name of the vector.
     vector : Vector
         The weights.
 
@@ -56,11 +56,11 @@ class FlatGroup:
 
     @property
     def first(self) -> str:
-        """The first weight, whose settings are those of all."""
+        """The first weight, whose settings hold for all."""
         return self.vector.first
 
     def vectors(self, name_state: Callable[[str, str], str], states: Iterable[str]) -> dict[str, Vector]:
-        """The vector of the weights, and those of their states, by the names that `name_state` gives them."""
+        """The vectors of the weights and of their states, by the names that `name_state` gives them."""
         of_states = {name_state(self.name, s): Vector({name_state(n, s): size for n, size in
                                                        self.vector.shapes.items()}) for s in states}
         return {self.name: self.vector, **of_states}
@@ -72,7 +72,7 @@ def find_flat_groups(spec: TrainingSpec) -> list[FlatGroup]:
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def join_weights(weights: Mapping[str, Value], rates: Mapping[str, BaseLearningR
     beside : dict of str to object
         By weight, further settings, which are the same in a group.
     free : callable
-        From the name of a group to one that nothing has.
+        From the name of a group to a free name.
     accumulate : int
         Number of batches of an update.
     averaging : WeightAverage, optional

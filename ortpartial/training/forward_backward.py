@@ -79,18 +79,18 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         The model; it is not written to.
     weights_to_train : str, sequence of str, or callable, optional
         Initializers to differentiate by: names, aliases and patterns, or a function of a name, a shape and a `Node`, as
-        in `OrtGradientForwardBackwardOptimizer`; by default those on a differentiable path to an output.
+        in `OrtGradientForwardBackwardOptimizer`; by default the initializers on a differentiable path to an output.
     inputs : str or sequence of str, optional
-        Inputs to differentiate by, all of real numbers by default. Leave out those before rounding or an operator that
-        has no gradient, and those whose gradients nobody reads.
+        Inputs to differentiate by, all of real numbers by default. Leave out inputs before rounding or an operator that
+        has no gradient, and inputs whose gradients nobody reads.
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     engine : str
         ``"agent"`` (onnxruntime-training's TrainingAgent), ``"step"`` (our own gradient, on any onnxruntime) or
         ``"auto"``, the agent where it is installed and right about every operator of the graph.
     check : bool
-        Whether the first forward pass compares outputs and gradients with those of the model as it is written, run
-        without optimization: RewriteError names what differs, and the rewrite without which it does not.
+        Whether the first forward pass compares outputs and gradients with the model as it is written, run without
+        optimization: RewriteError names the difference, and the rewrite that causes it.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
     ([[3.0]], [[1.0], [1.0]], [[1.0, 2.0]])
     """
 
-    #: Whether the next forward pass compares what is run with what is written.
+    #: Whether the next forward pass compares the graph as it is run with the model as it is written.
     _check = False
 
     @accept_former_names
@@ -209,12 +209,12 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         return to_dtype(values, dtype, f"Input {name!r}", counts=name in self._indices)
 
     def forward(self, inputs: Any, training: bool = True) -> tuple[list[np.ndarray], Any]:
-        """Run the graph, and keep what `backward` needs.
+        """Run the graph, and keep the inputs of `backward`.
 
         Parameters
         ----------
         inputs : numpy.ndarray, sequence of them, or dict of str to them
-            One for each input of the graph.
+            An array for each input of the graph.
         training : bool
             Whether `backward` will follow. Several forwards may be pending.
 
@@ -222,12 +222,12 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         -------
         outputs : list of numpy.ndarray
         state : object
-            For one call of `backward`; None if `training` is false.
+            For a call of `backward`; None if `training` is false.
 
         Raises
         ------
         DataError
-            An input is missing or unknown, or holds what its dtype cannot hold: 300 or -1 for uint8, floats for
+            An input is missing or unknown, or holds numbers that its dtype cannot hold: 300 or -1 for uint8, floats for
             indices.
         """
         feeds = self._feeds(inputs)
@@ -242,7 +242,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         if self.engine_ == "agent":
             with self._turn.lock:
                 ortvalues, state = self._agent.forward(feeds, self._weights, training=training)
-                # The arrays are copied out: what the runtime allocated may be used again by its next run.
+                # The arrays are copied out: memory of the runtime may be used again by its next run.
                 outputs = [np.array(y.numpy()) for y in ortvalues]
             return outputs, _Empty.of(outputs, feeds) or state if training else None
         tensors = {**feeds, **self._weights}
@@ -263,13 +263,13 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         output_gradients : sequence of numpy.ndarray
             The gradient of the loss by each output, of its shape.
         state : object
-            What `forward` returned.
+            The state that `forward` returned.
 
         Returns
         -------
         weights, inputs : dict of str to numpy.ndarray
-            By name, in the order of `weights_to_train` and of the `inputs` that were asked for; an alias finds those of
-            the weights, too.
+            By name, in the order of `weights_to_train` and of the `inputs` that were asked for; an alias finds the
+            gradients of weights, too.
 
         Raises
         ------
@@ -296,7 +296,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
                 {i: gradients[i] for i in self.inputs if i in gradients})
 
     def _compare(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """Compare outputs and gradients with those of the model as it is written, at random cotangents."""
+        """Compare outputs and gradients with the model as it is written, at random cotangents."""
         outputs, _ = self._forward_pass(feeds, False)
         rng, wanted = np.random.default_rng(0), [*self.weights_to_train, *self.inputs]
         cotangents = {o: rng.normal(size=y.shape).astype(y.dtype) for o, y in zip(self.outputs, outputs, strict=True)}
@@ -322,7 +322,7 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
         return GraphFunction(leaves, {o: model.outputs[o] for o in self.outputs})
 
     def _run_backward(self, state: Mapping[str, np.ndarray], dys: Sequence[np.ndarray]) -> Iterable[np.ndarray]:
-        """The gradients by our own graph, whose masks select where a cotangent is not finite, as those of torch do."""
+        """The gradients by our own graph, whose masks select where a cotangent is not finite, as in torch."""
         session, cotangents = self._backward, self._cotangents
         if not all(np.isfinite(d).all() for d in dys):
             if self._selecting is None and (cut := self._gradient_cut.backward(self.outputs, finite=False)) is not None:
@@ -363,4 +363,4 @@ class OrtGradientForwardBackward(FormerAttributes, NamedSettings):
             if np.shape(array) != former.shape:
                 raise DataError(f"Weight {name!r} has shape {former.shape}, the array {np.shape(array)}.")
             weights[name] = np.array(to_dtype(array, former.dtype, f"Weight {name!r}"))
-        self._weights = weights  # New ones, since a pending forward, or one in another thread, may read the old ones.
+        self._weights = weights  # New ones, since a pending forward, or another thread's, may read the old arrays.

@@ -29,7 +29,7 @@ __all__ = ["GradientCut", "GraphFunction"]
 #: Operators whose output backward recomputes from their input where that is kept anyway.
 _CHEAP = frozenset({"Add", "Cast", "Div", "Flatten", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
                     "Mul", "Neg", "Not", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"})
-#: Those that move or scale elements; a runtime fuses them with the products that read them.
+#: Operators that move or scale elements; a runtime fuses them with the products that read them.
 _MOVING = _CHEAP & {"Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
@@ -40,7 +40,7 @@ class GraphFunction:
     Parameters
     ----------
     leaves : dict of str to Value
-        Its arguments; it can be differentiated by those that are real numbers.
+        Its arguments; it can be differentiated by the real numbers among them.
     outputs : dict of str to Value
         Its results.
     precomputed : dict of str to Value
@@ -77,7 +77,7 @@ class GraphFunction:
 
     @property
     def is_loss(self) -> bool:
-        """Whether a single output can be differentiated and is one number, whose gradient may be scaled afterwards.
+        """Whether a single output can be differentiated and is a scalar, whose gradient may be scaled afterwards.
 
         Nothing may be drawn at random, and in float16 a gradient would be 0 that was to be scaled before.
         """
@@ -90,7 +90,7 @@ class GraphFunction:
         return not any(n.op_type in RANDOM or any(v.dtype == np.float16 for v in n.outputs) for n in nodes)
 
     def with_gradient(self, wanted: Sequence[str]) -> tuple[GraphFunction, list[str]]:
-        """Join a loss and its gradient in one function.
+        """Join a loss and its gradient in a function.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class GraphFunction:
         Returns
         -------
         GraphFunction and list of str
-            The outputs, then the gradient of the loss by those leaves that it depends on, and which leaves these are.
+            The outputs, then the gradient of the loss by the leaves that it depends on, and the names of these.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class GradientCut:
     Parameters
     ----------
     function : GraphFunction
-        What is differentiated.
+        The function that is differentiated.
     wanted : sequence of str
         The leaves to differentiate by.
     recompute : bool
@@ -180,9 +180,9 @@ class GradientCut:
     seeds : list of str
         Outputs that have a cotangent.
     leaves, precomputed, outputs : list of str
-        Those of the function that the gradient reads, and the wanted leaves.
+        Names of the function's values that the gradient reads, and the wanted leaves.
     saved : dict of str to Value
-        What else it reads: further outputs for the forward graph.
+        Its further inputs, which are further outputs of the forward graph.
     gradient : tuple of GraphFunction and list of str
         The gradient where every seed has a cotangent, as `backward` returns it. Its masks are multiplied in wherever
         finite cotangents stay finite.
@@ -221,7 +221,7 @@ class GradientCut:
         self.gradient = self._make_gradient(cotangents, gradients)
 
     def _choose_saved(self, values: Iterable[Value]) -> None:
-        """Take values from the outputs where they are one, and make the others further outputs."""
+        """Take values from the outputs where possible, and make the others further outputs."""
         names = {v: n for n, v in reversed(list(self.function.outputs.items()))}
         self.outputs = [names[v] for v in values if v in names]
         rest = [v for v in values if v not in names]
@@ -234,7 +234,7 @@ class GradientCut:
         return name
 
     def _backpropagate(self, seeds: Sequence[str], finite: bool = True) -> tuple[dict[str, Value], dict[str, Value]]:
-        """Variables for the cotangents of outputs, and the gradients by those wanted leaves that they depend on."""
+        """Variables for the cotangents of outputs, and the gradients by the wanted leaves that they depend on."""
         ys = [self.function.outputs[o] for o in seeds]
         dys = {o: variable(f"{o}_grad", y.dtype, y.shape) for o, y in zip(seeds, ys, strict=True)}
         leaves = [self.function.leaves[w] for w in self.wanted]
@@ -246,7 +246,7 @@ class GradientCut:
         return dys, {w: g for w, g in zip(self.wanted, gradients, strict=True) if g is not None}
 
     def _values_to_keep(self, gradients: Iterable[Value]) -> dict[Value, None]:
-        """The values of the function that gradients read, in that order, without those that are cheap to recompute."""
+        """The values of the function that gradients read, in that order, without values that are cheap to recompute."""
         function = self.function
         sources, leaves = set(function.sources.values()), set(function.leaves.values())
         read = find_boundary(gradients, list(function.outputs.values()), sources)
@@ -275,8 +275,8 @@ class GradientCut:
     def backward(self, present: Sequence[str], finite: bool = True) -> tuple[GraphFunction, list[str]] | None:
         """The gradient where only some outputs have a cotangent.
 
-        Its leaves are those of the cut, then the cotangents; its precomputed values are those of the cut, then the
-        cut's outputs, then the saved values.
+        Its leaves are the cut's leaves, then the cotangents; its precomputed values are the cut's precomputed values,
+        its outputs, then the saved values.
 
         Parameters
         ----------

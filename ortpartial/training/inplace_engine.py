@@ -1,4 +1,4 @@
-"""The in-place engine: one copy of the weights, which each step overwrites, for large weights."""
+"""The in-place engine: a single copy of the weights, which each step overwrites, for large weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InplaceEngine(StepRunner):
     Parameters
     ----------
     source : SpecSource
-        What is trained.
+        The training.
     """
 
     name = "step"
@@ -80,7 +80,7 @@ class InplaceEngine(StepRunner):
 
 
 class _Update:
-    """A graph that takes gradients, and overwrites what it updates."""
+    """A graph that takes gradients, and overwrites weights and states."""
 
     def __init__(self, engine: InplaceEngine, graph: ModelProto):
         self.engine, self.graph, names = engine, graph, engine.source.names

@@ -1,4 +1,4 @@
-"""The loss that a model computes itself: one of its outputs, a scalar."""
+"""The loss that a model computes itself: a scalar output."""
 
 from __future__ import annotations
 

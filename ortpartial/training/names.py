@@ -12,7 +12,7 @@ __all__ = ["Names"]
 
 @dataclass(frozen=True)
 class Names(StepNames):
-    """The names of what training adds to a model: the plain word, underscored until it is free.
+    """The names of tensors that training adds to a model: the plain word, underscored until it is free.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Names(StepNames):
         return self.free(f"{output}_weight")
 
     def loss_of(self, output: str) -> str:
-        """The loss of one of several outputs."""
+        """The loss of an output among several."""
         return self.free(f"{output}_loss")
 
     def grad(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Rates by weight: the factors that patterns and the depth of layers give, and what is said of each weight."""
+"""Rates by weight: the factors by patterns and the depth of layers, and the description of each weight."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resolve_rate_factors(model: Model, factors: RateFactors | None, outputs: Seq
         The model, whose initializers are constants.
     factors : dict of str to float, or LayerwiseDecay, optional
         By names, aliases and patterns of `fnmatch`. Where several stand for a weight, its name counts, or else the
-        pattern with the most letters, which is the most specific one; of patterns with equally many, the first.
+        pattern with the most letters, which is the most specific; of patterns with equally many, the first.
     outputs : sequence of str
         The outputs that are trained.
 
@@ -66,7 +66,7 @@ def resolve_rate_factors(model: Model, factors: RateFactors | None, outputs: Seq
 
 
 def _choose_items(model: Model, items: Collection[str]) -> dict[str, str]:
-    """The item that counts for each weight: of those that stand for it the most specific one."""
+    """The item that counts for each weight: the most specific that matches it."""
     chosen: dict[str, str] = {}
     ranked = sorted(items, key=lambda item: _count_letters(model, item), reverse=True)
     for item in ranked:
@@ -97,7 +97,7 @@ class WeightDescription:
     Parameters
     ----------
     factor : float
-        What its rate is multiplied by; 0 where it is not trained.
+        The factor of its rate; 0 where it is not trained.
     reason : str
         Why it is not trained, in a few words; empty where it is.
     """

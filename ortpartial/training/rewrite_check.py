@@ -1,4 +1,4 @@
-"""Check of rewrites: loss and gradients as they are run, beside those of the model as it is written."""
+"""Check of rewrites: loss and gradients as they are run, beside the numbers of the model as it is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["RewriteCheck", "check_rewrites", "differentiate_written"]
 Arrays = dict[str, np.ndarray]
 
 #: Differences that rounding explains: relative to the largest element, by the bits of a number, and as a multiple of
-#: those of the model as it is written from its numbers in float64.
+#: the differences of the model as it is written from its numbers in float64.
 _TOLERANCES, _MULTIPLE = {64: 1e-9, 32: 1e-4, 16: 5e-2}, 20.0
 #: Rounding of sums that cancel out, relative to the largest gradient of all, by the bits of a number.
 _CANCELLED = {64: 1e-12, 32: 1e-6, 16: 1e-2}
@@ -39,14 +39,14 @@ _SMALLEST, _LARGEST = -20, 40
 
 @dataclass(frozen=True)
 class RewriteCheck:
-    """Numbers as they are run, beside those of the model as it is written.
+    """Numbers as they are run, beside the numbers of the model as it is written.
 
     Parameters
     ----------
     what : str
         Whose numbers they are: the beginning of a sentence.
     run : callable
-        Compiles anew, and returns the numbers by what they are called in errors.
+        Compiles anew, and returns the numbers by their names in errors.
     written : dict of str to numpy.ndarray
         The numbers of the model as it is written.
     tolerances : dict of str to float
@@ -95,7 +95,7 @@ class RewriteCheck:
                 f"largest element is {_largest(self.written[worst]):.3g}")
 
     def _explain(self, applied: Collection[str]) -> str:
-        """Which rewrite is the cause; several where one makes what another takes for its pattern."""
+        """Which rewrite is the cause; several where the result of one is the pattern of another."""
         if causes := [repr(name) for name in [*applied, OPTIMIZERS] if self._agrees(self.run, [name])]:
             return f"Without {' or '.join(causes)} they agree."
         if self._agrees(self.run, [*applied, OPTIMIZERS]):
@@ -123,7 +123,7 @@ def check_rewrites(engine: StepRunner, data: Mapping[str, np.ndarray]) -> list[s
     engine : StepRunner
         The engine of the training, with its weights of now; it is not changed.
     data : dict of str to numpy.ndarray
-        The rows of one batch: inputs, targets and weights by their names in the graphs.
+        The rows of a batch: inputs, targets and weights by their names in the graphs.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def _gradient_of(name: str) -> str:
 
 
 def _make_trial(engine: StepRunner, kind: type[StepRunner], eta: float) -> StepRunner:
-    """An engine that takes a step of plain SGD from the weights of another one, and shares nothing with it."""
+    """An engine that takes a step of plain SGD from the weights of another engine, and shares nothing with it."""
     precision = spec_of(engine.source).precision
     # No factor of the loss, whose step would be skipped where it is too large.
     precision = None if precision is None else replace(precision, loss_scale=1.0)
@@ -233,7 +233,7 @@ def _differentiate(function: GraphFunction, wanted: Collection[str], feeds: Mapp
     with select_rewrites("*"):
         dys = {n: variable("", function.outputs[n].dtype, a.shape) for n, a in cotangents.items()}
         gradients = grad([function.outputs[n] for n in dys], [function.leaves[n] for n in wanted], list(dys.values()))
-        # Names of one kind, which no tensor of the model has.
+        # Names of the same kind, which no tensor of the model has.
         values = {**{f"y{i}": y for i, y in enumerate(function.outputs.values())},
                   **{f"d{i}": g for i, g in enumerate(gradients)}}
         inputs = {f"x{i}": x for i, x in enumerate(function.leaves.values())} | {

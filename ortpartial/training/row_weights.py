@@ -22,7 +22,7 @@ def make_weights(
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     targets : dict of str to Value
         The targets of the trained outputs, in their order.
     weighted : bool or "elements"
@@ -51,7 +51,7 @@ def weigh_elements(
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     targets, weights : dict of str to Value
         As of `make_targets` and `make_weights`.
     costs : dict of str to Value, optional
@@ -77,9 +77,9 @@ def find_weighting(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> bool |
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     data : dict of str to numpy.ndarray
-        What a step reads, by name.
+        The inputs of a step, by name.
 
     Returns
     -------
@@ -94,9 +94,9 @@ def count_elements(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> dict[s
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     data : dict of str to numpy.ndarray
-        What a step reads: targets and weights, or all inputs where the model computes its loss itself.
+        The inputs of a step: targets and weights, or all inputs where the model computes its loss itself.
 
     Returns
     -------
@@ -123,14 +123,14 @@ def _sum_rows(elements: np.ndarray) -> np.ndarray:
 
 
 def count_rows(spec: TrainingSpec, data: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Count the rows, for means over several batches; with several outputs, by the mean of what counts of each.
+    """Count the rows, for means over several batches; with several outputs, by the mean of the counts of each.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     data : dict of str to numpy.ndarray
-        What a step reads: targets and weights, or all inputs where the model computes its loss itself.
+        The inputs of a step: targets and weights, or all inputs where the model computes its loss itself.
 
     Returns
     -------

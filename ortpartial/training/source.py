@@ -28,7 +28,7 @@ class SpecSource(StepSource):
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     """
 
     spec: TrainingSpec
@@ -40,7 +40,7 @@ class SpecSource(StepSource):
 
     @property
     def names(self) -> Names:  # type: ignore[override]
-        """Names of what a training step reads and writes."""
+        """Names of the inputs and outputs of a training step."""
         return self.spec.names
 
     @property
@@ -76,7 +76,7 @@ class SpecSource(StepSource):
 
     @cached_property
     def groups(self) -> list[FlatGroup]:
-        """The weights that are updated as one vector."""
+        """The weights that are updated as a vector."""
         return find_flat_groups(self.spec)
 
     @property
@@ -115,7 +115,7 @@ class SpecSource(StepSource):
         return SpecSource(self.spec.for_batch(rows))
 
     def for_any_shape(self, names: Collection[str], shapes: Shapes) -> SpecSource:
-        """The same training with symbolic sizes, whose typical numbers are those of a first batch."""
+        """The same training with symbolic sizes, whose typical numbers come from a first batch."""
         pairs = [(v.shape or (), shape) for n, shape in shapes if (v := self.spec.model.inputs.get(n)) is not None]
         axes = [axis for pair in pairs for axis in zip(*pair, strict=False)]
         sizes = {d: n for d, n in axes if isinstance(d, str)}
@@ -145,7 +145,7 @@ class SpecSource(StepSource):
         return program_bytes(self.spec.rewritten)
 
     def encode(self, data: Arrays) -> Arrays:
-        """The data with the places of strings among those of the model."""
+        """The data with strings replaced by their places in the vocabulary."""
         return encode_text(data, self.spec.vocabulary)
 
     def find_weighting(self, data: Arrays) -> bool | str:
@@ -172,7 +172,7 @@ class SpecSource(StepSource):
 
 
 def spec_of(source: StepSource) -> TrainingSpec:
-    """The spec of a training, of a source that composes its steps from one.
+    """The spec of a training, of a source that composes its steps from a spec.
 
     Parameters
     ----------

@@ -68,13 +68,13 @@ class TrainingSpec:
         Number of batches of the whole training, for schedules that last as long; 0 as long as it is not known.
     rate_starts : dict of str to int
         By weight, the number of the update after which its states were zero, where that is not the start of the
-        training: it was not trained, or the optimizer took the place of another one.
+        training: it was not trained, or the optimizer replaced another.
     rate_factors : dict of str to float
-        By weight, what its step size is multiplied by, where that is not 1.
+        By weight, the factor of its step size, where it is not 1.
     rescaled : bool
         Whether a step multiplies all step sizes by a number that changes between two batches without another program.
     sizes : dict of str to int
-        Typical sizes in place of symbolic ones, from which the number of threads follows.
+        Typical sizes in place of symbolic sizes, from which the number of threads follows.
     gradient_clipping : GradientClipping, optional
         How gradients are limited before an update.
     accumulate : int
@@ -122,7 +122,7 @@ class TrainingSpec:
         return replace(self, model=self.computed.compute(model, sizes))
 
     def for_inputs(self, given: Collection[str]) -> TrainingSpec:
-        """The same training for data that have these inputs: those of a language model that follow are computed."""
+        """The same training for data that have these inputs; a language model computes inputs that follow from them."""
         model = self.computed.compute(self.model, given)
         return self if model is self.model else replace(self, model=model)
 
@@ -152,7 +152,7 @@ class TrainingSpec:
 
     @cached_property
     def names(self) -> Names:
-        """Names of what a training step reads and writes."""
+        """Names of the inputs and outputs of a training step."""
         return Names.of(self.model)
 
     @cached_property
@@ -172,7 +172,7 @@ class TrainingSpec:
 
     @property
     def predictions(self) -> tuple[str, ...]:
-        """The outputs that are predictions: those that are trained, or those beside the loss of the model."""
+        """The outputs that are predictions: the trained outputs, or the outputs beside the loss of the model."""
         return tuple(self.losses) if self.own_loss is None else self.own_loss.predictions
 
     @cached_property
@@ -288,7 +288,7 @@ def list_states(rate: BaseLearningRate, shape: tuple[int | str | None, ...], acc
     Raises
     ------
     SettingError
-        The optimizer has a state that is called as one of these.
+        The optimizer has a state with a name of these.
     """
     own = [ACCUMULATED] * (accumulate > 1) + [AVERAGE] * (averaging is not None)
     states = rate.state_shapes(shape)

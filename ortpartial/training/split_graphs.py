@@ -23,7 +23,7 @@ __all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "up
 def update_graph(
     spec: TrainingSpec, *, penalized: Collection[str] = (), due: bool | None = None
 ) -> ModelProto:
-    """The update of all weights as one model: (gradients, those of the penalty, iteration, weights, states) -> the new.
+    """The update of all weights: (gradients, gradients of the penalty, iteration, weights, states) -> the new.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def update_graph(
 
 
 def penalty_graph(spec: TrainingSpec) -> ModelProto | None:
-    """The penalty of all weights and its gradients as one model; None if it applies to no weight.
+    """The penalty of all weights and its gradients as a model; None if it applies to no weight.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def penalty_graph(spec: TrainingSpec) -> ModelProto | None:
 
 
 def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProto:
-    """Loss and its gradient by what it reads as one model: (what it reads, targets, weights) -> (loss, gradients).
+    """Loss and its gradient by its inputs as a model: (inputs, targets, weights) -> (loss, gradients).
 
     Parameters
     ----------
@@ -98,14 +98,14 @@ def loss_graph(spec: TrainingSpec, *, weighted: bool | str = False) -> ModelProt
 
 def row_loss_graph(spec: TrainingSpec, *, weighted: bool | str = False,
                    apart: dict[str, np.ndarray] | None = None, predictions: Sequence[str] = ()) -> ModelProto:
-    """The loss of every row as one model: (inputs, targets, weights of elements, weights and statistics) -> loss.
+    """The loss of every row as a model: (inputs, targets, weights of elements, weights and statistics) -> loss.
 
     Parameters
     ----------
     spec : TrainingSpec
         The model and the losses.
     weighted : bool or "elements"
-        Whether the elements of the targets have weights; those of rows change nothing.
+        Whether the elements of the targets have weights; weights of rows change nothing.
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
     predictions : sequence of str

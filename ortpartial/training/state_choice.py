@@ -13,7 +13,7 @@ __all__ = ["choose_state"]
 
 
 def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str], list[str]]:
-    """Choose the initializers that become parameters, and those that become buffers.
+    """Choose the initializers that become parameters, and the initializers that become buffers.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def choose_state(model: Model, names: WeightSelection | None) -> tuple[list[str]
 
 
 def _choose_default(model: Model, outputs: Sequence[str], record: TorchRecord | None) -> list[str]:
-    """The weights that are trained by default, and those that torch's module trains."""
+    """The weights that are trained by default, or by torch's module."""
     default, trained = find_default_weights(model, outputs), () if record is None else record.parameters
     warn_of_rounding(model, outputs, default)
     return [n for n, v in model.initializers.items() if v in default or (n in trained and v.is_float)]

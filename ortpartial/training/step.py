@@ -1,4 +1,4 @@
-"""The training step: model, loss, penalty, gradient and update, composed into one graph."""
+"""The training step: model, loss, penalty, gradient and update, composed into a graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_targets(spec: TrainingSpec) -> dict[str, Value]:
 
 
 def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value]) -> list[Value]:
-    """The loss of every row, for each trained output; the loss of a model's own is that of one row."""
+    """The loss of every row, for each trained output; the loss of a model's own counts as the loss of a single row."""
     if spec.own_loss is not None:
         return [op.Unsqueeze(mean_loss(spec, targets, weights), [0])]
     return [mean_rows(*weighed) for weighed in weigh_elements(spec, targets, weights)]
@@ -45,7 +45,7 @@ def make_row_losses(spec: TrainingSpec, targets: Mapping[str, Value], weights: M
 
 def mean_loss(spec: TrainingSpec, targets: Mapping[str, Value], weights: Mapping[str, Value],
               costs: Mapping[str, Value] | None = None) -> Value:
-    """The loss of a batch: the sum over the trained outputs of their weighted means, or what the model computes."""
+    """The loss of a batch: the sum over the trained outputs of their weighted means, or the model's own loss."""
     if spec.own_loss is not None:
         return spec.own_loss(next(iter(spec.outputs.values())))
     return sum_values([weighted_mean(*weighed) for weighed in weigh_elements(spec, targets, weights, costs)])
@@ -58,12 +58,12 @@ def sum_values(values: Sequence[Value]) -> Value:
 
 def step_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[str, np.ndarray] | None = None,
                groups: Sequence[FlatGroup] = ()) -> ModelProto:
-    """A whole training step as one model, on any runtime.
+    """A whole training step as a model, on any runtime.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     apart : dict of str to numpy.ndarray, optional
@@ -74,10 +74,10 @@ def step_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[
     Returns
     -------
     onnx.ModelProto
-        Inputs: the model's, the targets, the weights if any, the seed if a Dropout is in training mode, every
-        running statistic, the iteration, then every weight with its states, and the state of the loss scale. Outputs:
-        the loss of the batch before the step, without the penalty, then statistics, weights, states and scale after
-        the step. The names are those of `Names`.
+        Inputs: the model's, the targets, the weights if any, the seed if a Dropout is in training mode, every running
+        statistic, the iteration, then every weight with its states, and the state of the loss scale. Outputs: the loss
+        of the batch before the step, without the penalty, then statistics, weights, states and scale after the step.
+        The names are given by `Names`.
     """
     return build(*step_values(spec, weighted=weighted, groups=groups), name="step", apart=apart)
 
@@ -86,12 +86,12 @@ def step_values(
     spec: TrainingSpec, *, weighted: bool | str = False, k: Value | None = None, simplified: bool = True,
     groups: Sequence[FlatGroup] = (),
 ) -> tuple[dict[str, Value], dict[str, Value]]:
-    """A whole training step as an expression: what `step_graph` builds.
+    """A whole training step as an expression, from which `step_graph` builds its model.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     k : Value, optional
@@ -141,13 +141,13 @@ _PARTLY_DIFFERENTIABLE = frozenset({"GRU", "LSTM", "RNN", "Resize"})
 def check_gradient(spec: TrainingSpec) -> None:
     """Check that all operators between the weights and the loss have a gradient.
 
-    If each of them has a rule that refuses nothing, and losses, penalty and optimizer are those of the library, nothing
-    is differentiated. Otherwise the step is written, and discarded.
+    If each of them has a rule that refuses nothing, and losses, penalty and optimizer are the library's, nothing is
+    differentiated. Otherwise the step is written, and discarded.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def _make_gradients(
     gradients = gradient(sum_values([loss, *of_chunks, *costs]), list(trained.values()))
     inputs = {**find_inputs([loss], model.inputs), **targets, **weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
-    for s in forward.statistics:  # Two nodes may update one statistic, one after the other.
+    for s in forward.statistics:  # Two nodes may update the same statistic, in turn.
         inputs[s.name] = model.initializers[s.name]
         outputs[names.new(s.name)] = s.update(outputs.get(names.new(s.name), inputs[s.name]))
     return inputs, outputs, trained, gradients
@@ -226,7 +226,7 @@ def _differentiate_chunks(
 
 
 def _rows(model: Model) -> int | str | None:
-    """The size of the first axis of the inputs; the sizes of one that is not read may be left open."""
+    """The size of the first axis of the inputs; the sizes of an unread input may be left open."""
     read = find_inputs(model.outputs.values(), model.inputs) or model.inputs
     return next((v.shape[0] for v in read.values() if v.shape), None)
 
@@ -253,18 +253,19 @@ def scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
 
 def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[str, np.ndarray] | None = None,
                    is_rewritten: bool = True) -> ModelProto:
-    """The first half of a step as one model, of which `update_graph` is the second.
+    """The first half of a step as a model, of which `update_graph` is the second.
 
     Parameters
     ----------
     spec : TrainingSpec
-        What is trained.
+        The training.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
     apart : dict of str to numpy.ndarray, optional
         Receives the big constants: see `build`.
     is_rewritten : bool
-        Whether it is in the operators of a step; otherwise in those of the model and of the rules of its gradient.
+        Whether it is in the operators of a step; otherwise in the operators of the model and of the rules of its
+        gradient.
 
     Returns
     -------

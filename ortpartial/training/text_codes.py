@@ -19,12 +19,12 @@ _MOVES = VIEWS | {"Concat", "Expand", "Gather", "Slice", "Split", "Tile", "Trans
 #: Operators that compare strings with others that the model holds.
 _COMPARISONS = frozenset({"CategoryMapper", "Equal", "LabelEncoder", "OneHotEncoder"})
 
-#: What stands for strings that a model does not hold.
+#: The stand-in for strings that a model does not hold.
 _UNKNOWN = "\x00unknown"
 
 
 def find_vocabulary(model: Model) -> np.ndarray | None:
-    """The strings that a model holds: those of its inputs are compared with them.
+    """The strings that a model holds: the strings of its inputs are compared with them.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ def find_vocabulary(model: Model) -> np.ndarray | None:
 
 
 def read_codes(model: Model, vocabulary: np.ndarray | None) -> Model:
-    """The model with inputs of integers in place of those of strings.
+    """The model with inputs of integers in place of strings.
 
     Parameters
     ----------
     model : Model
         The model.
     vocabulary : numpy.ndarray of str, or None
-        What `find_vocabulary` returns; the inputs hold the places of strings in it.
+        The result of `find_vocabulary`; the inputs hold the places of strings in it.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def read_codes(model: Model, vocabulary: np.ndarray | None) -> Model:
 
 
 def _check_readers(model: Model) -> None:
-    """Check that strings are moved and compared alone, so that those that the model does not hold are all alike."""
+    """Check that strings are moved and compared alone, so that all strings unknown to the model are alike."""
     texts = {v for v in model.inputs.values() if v.dtype == object}
     for node in topological(list(model.outputs.values())):
         if texts.isdisjoint(node.reads) or node.op_type in _COMPARISONS:
@@ -90,14 +90,14 @@ def _check_readers(model: Model) -> None:
 
 
 def encode_text(data: Mapping[str, np.ndarray], vocabulary: np.ndarray | None) -> Mapping[str, np.ndarray]:
-    """Arrays with the places of strings in a vocabulary; one that it does not have counts as the one after its last.
+    """Arrays with the places of strings in a vocabulary; an unknown string has the place after the last.
 
     Parameters
     ----------
     data : dict of str to numpy.ndarray
         Arrays by name.
     vocabulary : numpy.ndarray of str, or None
-        What `find_vocabulary` returns.
+        The result of `find_vocabulary`.
 
     Returns
     -------

@@ -47,7 +47,7 @@ def append_update(
     k : Value
         The number of the batch, from 1, an int64 scalar.
     inputs, outputs : dict of str to Value
-        Those of the step, which are extended.
+        The inputs and outputs of the step, which are extended.
     due : bool, optional
         With `accumulate`, whether this batch updates the weights, and leaves the sum of gradients to be set to zero, or
         adds to the sum alone; by default the graph finds out by k.
@@ -68,7 +68,7 @@ def append_update(
     for group in groups:
         update = update.flatten(group)
     inputs.update(update.before)
-    # What is written first is computed first, and a gradient whose weight has been updated is no longer kept.
+    # Nodes are computed in the order of writing, and a gradient whose weight has been updated is no longer kept.
     by_age = sorted(zip(weights, gradients, strict=True), key=lambda pair: pair[1].node.serial if pair[1].node else -1)
     after = update(dict(by_age), k, due)
     outputs.update({names.new(i): after[i] for i in update.before if i in after})
@@ -83,7 +83,7 @@ class Update:
     weights : dict of str to Value
         The weights before the update, by name.
     states : dict of str to dict of str to Value
-        By weight, its states: those of the optimizer, in their order, then the sum of gradients and the average.
+        By weight, its states: the states of the optimizer, in their order, then the sum of gradients and the average.
     rates : dict of str to BaseLearningRate
         By weight, its optimizer.
     name_state : callable
@@ -99,7 +99,7 @@ class Update:
     starts : dict of str to int
         By weight, the number of the update after which its states were zero, where that is not 0.
     factors : dict of str to Value or float
-        By weight, what its step size is multiplied by, where that is not 1.
+        By weight, the factor of its step size, where it is not 1.
     may_branch : bool
         Whether the graph may have branches.
     groups : dict of str to FlatGroup
@@ -126,7 +126,7 @@ class Update:
         return join_weights(chosen, self.rates, beside, free, self.accumulate, self.averaging)
 
     def flatten(self, group: FlatGroup) -> Update:
-        """The same update with a vector in place of some weights, whose gradients are still given one by one."""
+        """The same update with a vector in place of some weights, whose gradients are still given singly."""
         shape, dtype = [group.vector.size], self.weights[group.first].dtype
 
         def put(values: Mapping[str, Any], new: object) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Update:
         Parameters
         ----------
         gradients : dict of str to Value
-            The gradients of all weights, also of those that are vectors, by name.
+            The gradients of all weights, also of weights that are vectors, by name.
         k : Value
             The number of the batch, from 1, an int64 scalar.
         due : bool, optional
@@ -205,7 +205,7 @@ class Update:
         return dict(zip(before, after, strict=True))
 
     def _join(self, gradients: Mapping[str, Value]) -> dict[str, Value]:
-        """Gradients of weights by those of vectors, as well."""
+        """Gradients of weights, with the gradients of vectors."""
         joined = {n: g for n, g in gradients.items() if n in self.weights}
         vectors = {i: group.vector for i, group in self.groups.items()}
         return joined | {i: v.join([gradients[n] for n in v.shapes]) for i, v in vectors.items()}

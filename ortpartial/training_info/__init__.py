@@ -1,4 +1,4 @@
-"""Training information, the ONNX standard for training: export, check and run what a model stores of its training."""
+"""Training information, the ONNX standard for training: export, check and run a training stored in a model."""
 
 from .checker import check_training_info
 from .epochs import train_epochs

@@ -31,9 +31,9 @@ def check_training_info(model: ModelProto | bytes | str | os.PathLike[str]) -> N
     """Check the training information of a model, which onnx's checker does not look into.
 
     Where the documents of the standard differ, every unambiguous reading passes: an ``update_binding`` may bind an
-    output of the inference graph or of the algorithm; several entries may update one initializer in turn; the algorithm
-    of an entry may read and update an initializer of another entry, if no other tensor has its name. What
-    `to_training_info` writes is valid in all readings.
+    output of the inference graph or of the algorithm; several entries may update the same initializer in turn; the
+    algorithm of an entry may read and update an initializer of another entry, if no other tensor has its name. The
+    models of `to_training_info` are valid in all readings.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def _check_operators(where: str, proto: ModelProto, nodes: Sequence[NodeProto]) 
 
 
 def _check_initialization(where: str, proto: ModelProto, info: TrainingInfoProto) -> None:
-    """Check that the initialization has no inputs, and that its outputs have the types of what they are bound to."""
+    """Check that the initialization has no inputs, and that its outputs have the types of their targets."""
     graph, where_in = info.initialization, f"{where}.initialization"
     if graph.input:
         raise ModelError(f"{where_in}: it has the input {graph.input[0].name!r}, where none is allowed.")
@@ -169,7 +169,7 @@ def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
     proto : onnx.ModelProto
         The model.
     info : onnx.TrainingInfoProto
-        One of its entries.
+        An entry of it.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def initialization(proto: ModelProto, info: TrainingInfoProto) -> ModelProto:
 
 
 def _check_algorithm(where: str, proto: ModelProto, entry: int) -> None:
-    """Check the combined graph, and that its outputs have the types of what they are bound to."""
+    """Check the combined graph, and that its outputs have the types of the tensors they are bound to."""
     where_in, info = f"{where}.algorithm", proto.training_info[entry]
     combined = combine_graphs(proto, entry).graph
     _check_operators(where_in, proto, combined.node)

@@ -1,4 +1,4 @@
-"""Epochs of a stored training: steps over the rows in a new order, and means of what they compute."""
+"""Epochs of a stored training: steps over the rows in a new order, and means of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["train_epochs"]
 #: Sums over rows of the outputs that are numbers, such as the loss, by name.
 Sums = defaultdict[str, float]
 
-#: What stands for y: the arrays of a training have the targets among them.
+#: The stand-in for y: the arrays of a training have the targets among them.
 _NO_TARGET = ()
 
 
@@ -33,8 +33,8 @@ def train_epochs(
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     """Train for some epochs, and yield after each the means over its rows of all outputs that are numbers.
 
-    With the engine ``"epoch"`` or ``"native"`` of the session, many steps are taken in one run where nothing is to be
-    called after each, a step returns one number, and the model does not declare the size of a batch.
+    With the engine ``"epoch"`` or ``"native"`` of the session, many steps are taken in a run where nothing is to be
+    called after each, a step returns a single number, and the model does not declare the size of a batch.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class SessionDoor:
         The rows that validate, if any.
     """
 
-    #: What errors call the target.
+    #: The name of the target in errors.
     target = "the data"
 
     def __init__(self, session: TrainingSession, data: Mapping[str, np.ndarray], batch_size: int,
@@ -160,7 +160,7 @@ class SessionDoor:
         return {n: a for n, a in arrays.items() if a.ndim}, rows
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """The batch of some rows, filled up with the first ones of the epoch where the model declares its size."""
+        """The batch of some rows, filled up with the first rows of the epoch where the model declares its size."""
         if self.session.batch_size is not None:
             self._first = self._first or arrays
             arrays = {n: np.concatenate([a, self._first[n]]).take(range(self.batch_size), 0, mode="wrap")
@@ -174,6 +174,9 @@ class SessionDoor:
     def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches as they are."""
         return iter(batches)
+
+    def check_batch(self, batch: Batch) -> None:
+        """Nothing to refuse: all rows are checked before the loop begins."""
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""
@@ -197,7 +200,7 @@ class SessionDoor:
         return Overrides() if self.is_joined else Overrides(train_step=self.train_step)
 
     def train_step(self, batch: Batch) -> float:
-        """Take a step; one whose outputs are not finite is undone."""
+        """Take a step; it is undone if its outputs are not finite."""
         self.steps += 1
         arrays = batch[0]
         outputs = self.session.step({**arrays, **self.constant} if self.constant else arrays)
@@ -226,7 +229,7 @@ class SessionDoor:
         """The same of rows as `to_arrays` gives them."""
         return self.validate([({**arrays, **self.validation_constant}, None, None)], meter)
 
-    # -- what is recorded
+    # -- records
 
     def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing is compared."""
@@ -235,7 +238,7 @@ class SessionDoor:
         """No schedule follows a loss."""
 
     def describe_rate(self) -> None:
-        """None: the step size is one of the values of a step."""
+        """None: the step size is among the values of a step."""
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
         """The message about a loss that is not finite."""
@@ -243,7 +246,7 @@ class SessionDoor:
 
 
 def _add(sums: Sums, outputs: Mapping[str, np.ndarray], rows: int) -> str | None:
-    """Add the outputs of a batch that are numbers to their sums over rows; return the name of an infinite one."""
+    """Add the outputs of a batch that are numbers to their sums over rows; return the name of an infinite output."""
     for n, v in outputs.items():
         if v.size == 1 and v.dtype.kind == "f":
             number = v.item()

@@ -59,7 +59,7 @@ class TrainingSnapshot:
     seed : numpy.ndarray of shape (2,)
         Seed of the Dropout masks in ``train_mode``.
     rate_scale : float
-        What all step sizes are multiplied by.
+        The factor of all step sizes.
     scaling : dict of str to numpy.ndarray
         The state of the loss scale of a mixed precision, as `TrainingSpec.scaling` names it; where there is none, that
         before the first step.
@@ -85,9 +85,9 @@ def to_training_info(
     training: Any, style: str = "standard", *, state: TrainingSnapshot | None = None, init: str = "random",
     weighted: bool | str = False,
 ) -> ModelProto:
-    """Write a training into its model: how weights are initialized, and what a step does.
+    """Write a training into its model: the initialization of weights, and the step.
 
-    The inference graph is that of the model, with the current weights. One entry of ``training_info`` holds an
+    The inference graph is the model's, with the current weights. A single entry of ``training_info`` holds an
     initialization without inputs, and an algorithm. The algorithm reads tensors of the inference graph by name, the
     targets, and its own initializers: the current optimizer states and the number of batches seen. In ``train_mode`` it
     recomputes whatever depends on a Dropout or a BatchNormalization, updates the running statistics, and has the seed
@@ -98,16 +98,16 @@ def to_training_info(
     training : TrainingSpec, or an object with `get_training_onnx`
         The training. The method `get_training_onnx` of an optimizer is called with the other arguments.
     style : str
-        ``"standard"`` writes the gradient as one Gradient node and, where one has the settings of the optimizer, an
-        Adagrad, Adam or Momentum node. ``"lowered"`` writes plain operators only, which any onnxruntime runs, and
-        holds a mixed precision and gradient checkpointing, too.
+        ``"standard"`` writes the gradient as a Gradient node and, where it has the settings of the optimizer, an
+        Adagrad, Adam or Momentum node. ``"lowered"`` writes plain operators only, which any onnxruntime runs, and holds
+        a mixed precision and gradient checkpointing, too.
     state : TrainingSnapshot, optional
         The state of the training; by default that before its first step. An optimizer has its own.
     init : str
         ``"random"``: the initialization draws the factors of products, as the optimizer does with ``init="random"``,
         and sets other weights to their values in the model. ``"model"``: it sets all weights to these values.
     weighted : bool or "elements"
-        Whether the rows have weights, an additional input, or the elements of the targets have, one for each output.
+        Whether the rows have weights, an additional input, or the elements of the targets have, for each output.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def _export(
     spec: TrainingSpec, state: TrainingSnapshot, style: str, is_random: bool, weighted: bool | str
 ) -> ModelProto:
     """The model that `to_training_info` returns, for checked settings."""
-    first = spec.model.arrays  # those that `state.weights` takes the place of
+    first = spec.model.arrays  # the arrays that `state.weights` replaces
     proto = upgrade_model(restore_weights(spec.model, state.weights), spec.moving)
     _lift_initializers(proto.graph, spec.moving)
     if spec.model.straight_through:
@@ -265,7 +265,7 @@ def upgrade_model(proto: ModelProto, moving: Collection[str]) -> ModelProto:
     graph.ClearField("input")
     graph.input.extend(inputs)
     graph.initializer.extend(initializers)
-    # The upgrade folds constants, and leaves those that they were computed from.
+    # The upgrade folds constants, and leaves the constants that they were computed from.
     constants = {*(t.name for t in graph.initializer), *(o for node in graph.node for o in node.output)}
     remove_unused(graph, constants.difference(moving))
     imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
@@ -302,7 +302,7 @@ def _record_gradient(y: str, recorded: dict[str, Value]) -> Callable[..., list[V
 
 @dataclass(frozen=True)
 class StoredRate:
-    """An optimizer as it is stored: a node of the standard where one is asked for and expresses its settings.
+    """An optimizer as it is stored: a node of the standard where asked for, if it expresses the settings.
 
     Denormal numbers are left alone, as by the operators of the standard: any runtime can take a step without branches.
     """
@@ -312,7 +312,7 @@ class StoredRate:
 
     @property
     def plateau(self) -> None:
-        """None: what is stored goes on with the scale of the step size that it has."""
+        """None: a stored training goes on with its scale of the step size."""
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -328,7 +328,7 @@ class StoredRate:
         return StoredRate(self.rate.over(batches), self.as_node)
 
     def for_weight(self, patterns: Collection[str], shape: Sequence[Any]) -> StoredRate:
-        """The optimizer of one weight."""
+        """The optimizer of a weight."""
         return StoredRate(self.rate.for_weight(patterns, shape), self.as_node)
 
     def apply(self, w: Value, g: Value, k: Value, *state: Value, start: int = 0, factor: Value | float = 1.0
@@ -359,7 +359,7 @@ def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[s
         op_type, attributes = "Adam", {"alpha": rate.beta1, "beta": rate.beta2, "epsilon": rate.epsilon}
     else:
         return None
-    # Attributes are float32: most settings of float64 weights have no exact one.
+    # Attributes are float32: most settings of float64 weights have no exact float32.
     numbers = [v for v in attributes.values() if isinstance(v, float)]
     exact = dtype == np.float32 or (dtype == np.float64 and all(float(np.float32(v)) == v for v in numbers))
     return (op_type, attributes) if exact else None
@@ -368,7 +368,7 @@ def _find_operator(rate: BaseLearningRate, dtype: np.dtype) -> tuple[str, dict[s
 def _build_algorithm(
     proto: ModelProto, model: Model, inputs: Mapping[str, Value], results: Mapping[str, Value]
 ) -> ModelProto:
-    """The step as a graph that reads values of the inference graph; its inputs are those that only a step has."""
+    """The step as a graph that reads values of the inference graph; its inputs are the inputs that only a step has."""
     graph = proto.graph
     visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     visible |= {o for node in graph.node for o in node.output if o}
@@ -399,7 +399,7 @@ def _find_boundary(visible: Mapping[str, Value], results: Mapping[str, Value]) -
 
 
 def _declare_gradients(graph: GraphProto, values: Mapping[str, Value]) -> None:
-    """State the types of gradients: onnx 1.23.2 does not infer them, and its checker needs those of the update."""
+    """State the types of gradients: onnx 1.23.2 does not infer them, and its checker needs the types in the update."""
     nodes = [node for node in graph.node if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
     pairs = [pair for node in nodes for pair in zip(node.input, node.output, strict=False)]
     graph.value_info.extend(helper.make_value_info(output, values[x].type) for x, output in pairs)

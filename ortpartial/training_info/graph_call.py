@@ -31,7 +31,7 @@ def is_call(node: NodeProto) -> bool:
 
 
 def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, taken: set[str]) -> list[NodeProto]:
-    """Copy the nodes of the inference graph, its inputs and outputs replaced by those of a GraphCall.
+    """Copy the nodes of the inference graph, its inputs and outputs replaced by the GraphCall's.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     prefix : str
         A prefix for the names of tensors.
     taken : set of str
-        Names in use; new ones are added.
+        Names in use; new names are added.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def inline_call(node: NodeProto, graph: GraphProto, where: str, prefix: str, tak
     Raises
     ------
     ModelError
-        The node calls another graph, or does not fit the inputs and outputs of this one.
+        The node calls another graph, or does not fit the inputs and outputs of this graph.
     """
     names = _bind_inputs(node, graph, where)
     results = {o.name: r for o, r in zip(graph.output, node.output, strict=False) if r}
@@ -89,7 +89,7 @@ def _bind_inputs(node: NodeProto, graph: GraphProto, where: str) -> dict[str, st
 
 
 def _rename(node: NodeProto, names: Mapping[str, str], prefix: str, taken: set[str]) -> None:
-    """Rename a node and its tensors, those of its bodies included."""
+    """Rename a node and its tensors, also in its bodies."""
     if node.name:
         node.name = f"{prefix}_{node.name}"
     node.input[:] = [names.get(i, i) for i in node.input]

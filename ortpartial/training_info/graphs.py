@@ -69,7 +69,7 @@ def store_inputs(graph: GraphProto, arrays: Mapping[str, np.ndarray]) -> None:
     graph : onnx.GraphProto
         The graph, which is changed.
     arrays : dict of str to numpy.ndarray
-        The content of each input that becomes one.
+        The content of each input that becomes an initializer.
     """
     inputs = [i for i in graph.input if i.name not in arrays]
     graph.ClearField("input")
@@ -103,7 +103,7 @@ def mutable(model: ModelProto) -> dict[str, TensorProto]:
     Returns
     -------
     dict of str to onnx.TensorProto
-        By name; those of the inference graph first.
+        By name; initializers of the inference graph first.
     """
     infos = model.training_info
     bound = {p.key for t in infos for p in (*t.update_binding, *t.initialization_binding)}
@@ -124,7 +124,7 @@ def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
-        Each field holds what the inference graph has, then what the algorithm has. If the algorithm calls the inference
+        Each field holds the members of the inference graph, then the algorithm's. If the algorithm calls the inference
         graph by GraphCall (ONNX 1.7), each call is inlined, and only the initializers are taken from the inference
         graph itself.
     """
@@ -149,7 +149,7 @@ def combine_graphs(model: ModelProto, entry: int = 0) -> ModelProto:
 
 
 def _add_foreign_initializers(graph: GraphProto, defined: Collection[str], algorithms: Iterable[GraphProto]) -> None:
-    """Add what nodes read of other entries' algorithms: an initializer is visible where no other has its name."""
+    """Add initializers of other entries' algorithms that nodes read: visible where no other has the name."""
     foreign: dict[str, list[TensorProto]] = {}
     for t in (t for algorithm in algorithms for t in algorithm.initializer):
         foreign.setdefault(t.name, []).append(t)
@@ -172,7 +172,7 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
     Returns
     -------
     Model
-        Its outputs are those of the inference graph and of the algorithm.
+        Its outputs are the outputs of the inference graph and of the algorithm.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def build_step(model: ModelProto, entry: int = 0, sizes: Mapping[str, Sequence[i
 def list_computed(
     step: Model, info: TrainingInfoProto, returned: Collection[str] | None = None
 ) -> tuple[dict[str, Value], dict[str, Value]]:
-    """List what a step reads and computes; of the inference graph, only outputs that need no further inputs.
+    """List the inputs and outputs of a step; of the inference graph, only outputs that need no further inputs.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def list_computed(
     info : onnx.TrainingInfoProto
         The entry.
     returned : collection of str, optional
-        Of the outputs that are not bound, those to compute; all of them by default.
+        The outputs to compute among the unbound; all of them by default.
 
     Returns
     -------
@@ -234,9 +234,9 @@ def lowered_step(model: Source, entry: int = 0) -> ModelProto:
     Returns
     -------
     onnx.ModelProto
-        Inputs: what the step reads, including the initializers that a binding changes. Outputs: those of the
-        algorithm, then those of the inference graph that need no further inputs. ``metadata_props`` maps each input
-        that is updated to the output that is its next value.
+        Inputs: the inputs of the step, including the initializers that a binding changes. Outputs: the outputs of the
+        algorithm, then the outputs of the inference graph that need no further inputs. ``metadata_props`` maps each
+        input that is updated to the output that is its next value.
 
     Raises
     ------

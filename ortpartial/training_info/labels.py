@@ -62,7 +62,7 @@ def read_labels(algorithm: GraphProto, where: str) -> dict[str, Range]:
     algorithm : onnx.GraphProto
         The step.
     where : str
-        What an error calls it.
+        Its name in errors.
 
     Returns
     -------

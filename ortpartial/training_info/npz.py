@@ -18,10 +18,10 @@ from ortpartial.model import available_memory, open_regular
 
 __all__ = ["StoredArray", "open_arrays"]
 
-#: Bytes within which the header of an array ends; numpy takes one of up to 10,000.
+#: Bytes within which the header of an array ends; numpy takes up to 10,000.
 _HEADER = 2**14
 
-#: Readers of headers by their version; the third is that of columns with names that are not Latin.
+#: Readers of headers by their version; the third is for columns whose names are not Latin.
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -40,7 +40,7 @@ class StoredArray:
     shape : tuple of int
         As its header says.
     dtype : numpy.dtype
-        As its header says; one of numbers.
+        As its header says; of numbers.
     """
 
     name: str
@@ -78,7 +78,7 @@ def open_arrays(path: Path, shapes: Mapping[str, Any] | None, texts: bool = Fals
     Yields
     ------
     dict of str to StoredArray
-        Those that the file has.
+        The arrays of the file.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def open_arrays(path: Path, shapes: Mapping[str, Any] | None, texts: bool = Fals
 
 @contextmanager
 def _naming(name: str, archive: ZipFile) -> Iterator[None]:
-    """A context in which what is wrong with an array, which Python and numpy answer by many errors, is a DataError."""
+    """A context in which faults of an array, for which Python and numpy have many errors, are a DataError."""
     try:
         yield
     except Exception as e:
@@ -144,7 +144,7 @@ def _read_header(name: str, archive: ZipFile, member: ZipInfo, kinds: str) -> St
         start = BytesIO(file.read(_HEADER))  # numpy reads a header of any length before it refuses it.
     try:
         shape, _, dtype = _READERS[np.lib.format.read_magic(start)](start)
-    except Exception:  # also those of Python's parser, which reads it
+    except Exception:  # also errors of Python's parser, which reads it
         raise ValueError("its header is damaged.") from None
     if dtype.kind not in kinds:
         raise ValueError("it holds Python objects." if dtype.hasobject else f"it holds {dtype}, and no numbers.")
@@ -156,7 +156,7 @@ def _read_header(name: str, archive: ZipFile, member: ZipInfo, kinds: str) -> St
 
 
 def _check_shape(shape: tuple[int, ...], declared: Any) -> None:
-    """Raise an error for sizes of a row that are not those of the model."""
+    """Raise an error for sizes of a row that differ from the model's."""
     if declared is None:
         return
     sizes = zip(shape[1:], declared[1:], strict=False)

@@ -28,8 +28,8 @@ Attributes = Mapping[str, Any]
 def lower_training_operators(model: ModelProto | bytes | str | os.PathLike[str]) -> ModelProto:
     """Rewrite Gradient, Adagrad, Adam and Momentum in operators that every runtime has.
 
-    The ``Gradient`` of a tensor that is not a scalar is that of the sum of its elements. If it is fed other values than
-    those of the tensors that it names, the graph between them is computed again at these values. Another ``Gradient``
+    The ``Gradient`` of a tensor that is not a scalar is the gradient of the sum of its elements. If it is fed other
+    values than its named tensors have, the graph between them is computed again at these values. Another ``Gradient``
     may differentiate its result.
 
     Parameters
@@ -87,7 +87,7 @@ def _gradient(inputs: Sequence[Value | None], attributes: Attributes, wanted: Se
         (y,) = rewrite([y], {a: p for a, (p, _) in proxies.items()})
     independent = [proxies[v][0] if v in proxies else v for v in named]
     wrt = [v for v, w in zip(independent[: len(xs)], wanted, strict=False) if w]
-    # Paths end at the named tensors, even where one is computed from another.
+    # Paths end at the named tensors, even where a tensor is computed from another.
     cotangents = backpropagate([y], [ones_like(y)], wrt, set(independent))
     gradients = [zeros_like(x) if d is None else d for x, d in zip(wrt, cotangents, strict=True)]
     if proxies:
@@ -169,7 +169,7 @@ def _double(v: Value) -> Value:
 def _for_each_tensor(
     op_type: str, formula: Callable[..., tuple[Value, ...]], count: int
 ) -> Callable[..., list[Value | None]]:
-    """Apply the formula of one tensor to all: the inputs are `count` groups, each with one input for every tensor."""
+    """Apply the formula of a tensor to all: the inputs are `count` groups, each with an input for every tensor."""
 
     def expand(inputs: Sequence[Any], attributes: Attributes, wanted: Sequence[bool]) -> list[Value | None]:
         r, t, *rest = inputs

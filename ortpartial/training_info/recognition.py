@@ -1,8 +1,8 @@
 """Recognition of a stored training: which losses, penalty and optimizer the algorithm of a model stands for.
 
-Metadata say it of what `to_training_info` writes: see record.py. Of models from elsewhere, of a former version, or
+Models of `to_training_info` have it in their metadata: see record.py. Of models from elsewhere, of a former version, or
 edited since, the algorithm and every training that it may stand for are written as formulas. Where the formulas agree
-but for their numbers, the numbers say what the settings are.
+but for their numbers, the numbers tell the settings.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> St
     Parameters
     ----------
     model : onnx.ModelProto, bytes or path
-        A model with ``training_info`` of one entry: one that `to_training_info` has written, whose settings stand in
-        the metadata, or one in which a Gradient node differentiates losses of the outputs, plus a penalty, and an
+        A model with ``training_info`` of a single entry: written by `to_training_info`, with its settings in the
+        metadata, or a model in which a Gradient node differentiates losses of the outputs, plus a penalty, and an
         optimizer of the library updates the weights, or an operator of the standard.
 
     Returns
@@ -166,7 +166,7 @@ class _Algorithm:
             raise _unrecognized("it updates more than weights, the states of its optimizer and a counter")
         losses, penalty = self._recognize_terms(self.formula.list_terms(objective))
         is_alone = len([v for v in self.model.outputs.values() if v.is_float]) == 1
-        # What trains in training mode is not recognized.
+        # Training mode is not recognized.
         settings = {"weights_to_train": self.weights, "train_mode": False, "learning_rate": rate,
                     "rate_factors": factors or None, "learning_penalty": penalty,
                     "learning_loss": next(iter(losses.values())) if is_alone else losses}
@@ -269,7 +269,7 @@ def _list_rates(states: int, shape: Sequence[Any]) -> Iterator[BaseLearningRate]
 
 
 def _split_factors(rates: Mapping[str, BaseLearningRate]) -> tuple[BaseLearningRate, dict[str, float]]:
-    """The optimizer of all weights, and the factors of constant rates that differ from the first one."""
+    """The optimizer of all weights, and the factors of constant rates that differ from the first."""
     first = next(iter(rates.values()))
     if not all(isinstance(rate.schedule, ConstantSchedule) for rate in rates.values()):
         return _join_rates(rates), {}
@@ -388,7 +388,7 @@ class _Formula:
     Parameters
     ----------
     graphs : list of onnx.GraphProto
-        The graphs, one of which may read tensors of another.
+        The graphs, which may read tensors of one another.
     changing : frozenset of str
         The initializers that are no constants.
     """
@@ -409,7 +409,7 @@ class _Formula:
         return node
 
     def number(self, name: str) -> Any:
-        """A constant of one element, a scalar of numpy; None for anything else."""
+        """A constant of a single element, a scalar of numpy; None for anything else."""
         array = None if name in self.changing else self.constants.get(name)
         return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
@@ -421,7 +421,7 @@ class _Formula:
         return [term for x in node.input for term in self.list_terms(x)]
 
     def list_read(self, name: str, ends: Mapping[str, str]) -> list[str]:
-        """The initializers that a tensor depends on, without those behind some other tensors."""
+        """The initializers that a tensor depends on, without the initializers behind some other tensors."""
         if name in ends or name not in self.nodes:
             return [name] if name in self.constants else []
         inputs = self._inputs(self.nodes[name], list(self.nodes[name].output).index(name))
@@ -439,7 +439,7 @@ class _Formula:
         return [r, *([t] if counts else []), *rest[index % n :: n]]
 
     def write(self, name: str, symbols: Mapping[str, str], rank: int = -1) -> Written:
-        """The formula of a tensor, by symbols for some others; a mean over all of `rank` axes is one over all."""
+        """The formula of a tensor, by symbols for some others; a mean over all of `rank` axes is a mean over all."""
         if name in symbols:
             return symbols[name], []
         if (number := self.number(name)) is not None:

@@ -1,7 +1,7 @@
 """Record of a stored training: its settings, as JSON in the metadata of the model.
 
 A record is the text of a stranger: it names classes of this library and their settings, never code, and it counts only
-as long as the graphs beside it are those that it was written with.
+as long as the graphs beside it are unchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LONGEST = 2**20
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
-#: By name, the classes that a record may name: those of the library, none of a user's; a chain is
-#: recorded as its settings.
+#: By name, the classes that a record may name: classes of the library, none of a user's; a chain is recorded as its
+#: settings.
 _CLASSES: dict[str, type[Piece]] = {
     n: kind for n, kind in vars(learning).items()
     if isinstance(kind, type) and issubclass(kind, Piece) and not inspect.isabstract(kind)
@@ -64,7 +64,7 @@ class StoredTraining:
     seed : numpy.ndarray of shape (2,), optional
         That of the masks.
     rate_scale : float
-        What all step sizes are multiplied by.
+        The factor of all step sizes.
     rate_starts : dict of str to int
         By weight, the number of the update after which its states were zero.
     average_start : int
@@ -87,7 +87,7 @@ class StoredTraining:
 def remember_settings(proto: ModelProto, spec: TrainingSpec) -> None:
     """Write the settings of a training into the metadata of its model.
 
-    Nothing is written where a setting is code of a user, such as a loss of one's own.
+    Nothing is written where a setting is code of a user, such as a custom loss.
 
     Parameters
     ----------
@@ -148,8 +148,7 @@ def forget_settings(proto: ModelProto) -> None:
 
 
 def _digest(proto: ModelProto) -> str:
-    """The checksum of all that a step computes: nodes, interfaces and constants, but not what steps or an
-    initialization change, nor what the inference graph has learned or will."""
+    """The checksum of a step's nodes, interfaces and constants, without the numbers that a training changes."""
     info = proto.training_info[0]
     changing = {b.key for b in (*info.update_binding, *info.initialization_binding)}
     digest = sha256()
@@ -179,7 +178,7 @@ def read_record(proto: ModelProto, inference: ModelProto) -> StoredTraining | No
     Parameters
     ----------
     proto : onnx.ModelProto
-        A model with ``training_info`` of one entry, which was checked.
+        A model with ``training_info`` of a single entry, which was checked.
     inference : onnx.ModelProto
         The model without it.
 
@@ -248,7 +247,7 @@ def _rebuild(record: Entries, proto: ModelProto, inference: ModelProto) -> Store
 
 
 def _read_settings(record: Entries, inference: ModelProto) -> Settings:
-    """The arguments of an optimizer that a record has; of a model with one output, its loss has no name."""
+    """The arguments of an optimizer that a record has; with a single output, its loss has no name."""
     settings: Settings = {n: _decode(v) for n, v in record.items()}
     if unknown := settings.keys() - _SETTINGS:
         raise ValueError(f"it has a setting {min(unknown)!r}")
@@ -268,7 +267,7 @@ _SETTINGS = frozenset({"weights_to_train", "train_mode", "learning_loss", "learn
 
 
 def _decode(value: object) -> object:
-    """A setting from JSON: an object of a class of the library, whose constructor checks what it is given."""
+    """A setting from JSON: an object of a class of the library, whose constructor checks its arguments."""
     if isinstance(value, list):
         return [_decode(v) for v in value]
     if not isinstance(value, dict):

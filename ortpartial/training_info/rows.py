@@ -21,7 +21,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[str, np.ndarray]:
-    """Read arrays for the inputs of a session from a file.
+    r"""Read arrays for the inputs of a session from a file.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     DataError
         The file is not there, has another format, is damaged, lacks an input, or has different numbers of rows.
     RuntimeMissingError
-        pyarrow is not installed, and the file is one that it reads.
+        pyarrow is not installed, and the file needs it.
     OSError
         It cannot be read.
 
@@ -50,7 +50,7 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     >>> from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, variable
     >>> x, w = variable("x", "float32", ["N", 2]), constant([[0.0], [0.0]], hint="w")
     >>> session = TrainingSession(OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ w})).get_training_onnx())
-    >>> _ = Path("data.csv").write_text("height,y_target,width\\n1,5,2.5\\n3,7,4\\n")
+    >>> _ = Path("data.csv").write_text("height,y_target,width\n1,5,2.5\n3,7,4\n")
     >>> {n: a.tolist() for n, a in read_rows("data.csv", session).items()}
     {'x': [[1.0, 2.5], [3.0, 4.0]], 'y_target': [[5], [7]]}
     """
@@ -102,7 +102,7 @@ def count_rows(data: Mapping[str, np.ndarray | StoredArray]) -> int:
     Parameters
     ----------
     data : dict of str to numpy.ndarray
-        By name; those without axes do not count.
+        By name; arrays without axes do not count.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def select_rows(data: Rows, rows: np.ndarray) -> dict[str, np.ndarray]:
     Parameters
     ----------
     data : dict of str to numpy.ndarray
-        By name; one without axes stays as it is.
+        By name; an array without axes stays as it is.
     rows : numpy.ndarray of int
         The numbers of the rows.
 
@@ -154,9 +154,9 @@ def split_rows(data: Rows, share: float, rng: np.random.Generator | None = None
     data : dict of str to numpy.ndarray
         By name.
     share : float
-        The share, between 0 and 1; at least one row, and not all.
+        The share, between 0 and 1; at least a row, and not all.
     rng : numpy.random.Generator, optional
-        Draws the rows; by default they are the last ones.
+        Draws the rows; by default they are the last.
 
     Returns
     -------
@@ -165,7 +165,7 @@ def split_rows(data: Rows, share: float, rng: np.random.Generator | None = None
     Raises
     ------
     DataError
-        There is only one row.
+        There is only a single row.
 
     Examples
     --------

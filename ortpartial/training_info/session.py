@@ -42,7 +42,8 @@ __all__ = ["TrainingSession", "draw_initialization"]
 
 #: The engines that take single steps.
 _ENGINES = ("step", "epoch", "native")
-#: The settings that a pickle has, as they are where it has none: those of version 0.1.0 lack all, later ones the last.
+#: The settings that a pickle has, as they are where it has none: pickles of version 0.1.0 lack all, later pickles the
+#: last.
 _SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
 
 
@@ -51,7 +52,7 @@ class TrainingSession:
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
     sets it to the outputs of the initializations. A step runs the algorithms of all entries in turn, each with the
-    state that the one before has left. Threads that share a session take turns.
+    state that the entry before has left. Threads that share a session take turns.
 
     Parameters
     ----------
@@ -60,32 +61,32 @@ class TrainingSession:
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     folder : path, optional
-        Where the external data of a ModelProto or of bytes are; those of a path are beside it.
+        Where the external data of a ModelProto or of bytes are; for a path, they are beside it.
     returned : collection of str, optional
-        What a step returns, of the outputs of the algorithms; by default all of them, and those outputs of the
-        inference graph that need nothing else.
+        The outputs of the algorithms that a step returns; by default all of them, and the outputs of the inference
+        graph that need nothing else.
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in one run where
+        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in a run where
         `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
         batches that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
         Seconds that a step may take, compilation included; then `DeadlineError` ends it, without an effect.
     exchanges : dict of str to callable, optional
-        By initializer, what is called with the `Buffer` of its new value before the next entry reads it: processes that
-        train together add theirs up. It is not pickled.
+        By initializer, a function of the `Buffer` of its new value, called before the next entry reads it: processes
+        that train together add theirs up. It is not pickled.
 
     Attributes
     ----------
     inputs, outputs : list of str
-        What a step reads and what it returns.
+        The names of the inputs and results of a step.
     shapes : dict of str to tuple
         The shapes that the inputs are declared with: sizes, names of sizes, or None; None where there is no shape.
     ranges : dict of str to Range
         By input that holds labels or indices, the whole numbers that it may hold.
     batch_size : int or None
-        The number of rows of a step, if the model declares one.
+        The number of rows of a step, if the model declares it.
     engine_, engine_reason_ : str
         The engine, and why it was chosen.
 
@@ -134,7 +135,7 @@ class TrainingSession:
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         self._parts = [read_part(model, i, returned) for i in range(len(model.training_info))]
         numbers = [n for part in self._parts for n, v in part.results.items() if v.is_float and v.shape == ()]
-        #: The only number that a step returns, if it is one.
+        #: The only output of a step, if it is a number.
         self.loss = numbers[0] if len(numbers) == len(self._parts) == 1 else None
         source = GraphSource(
             tuple([part for part in self._parts if part.model.outputs]), self._stored,
@@ -145,7 +146,7 @@ class TrainingSession:
         self._describe_steps()
 
     def _describe_steps(self) -> None:
-        """Name what the steps read and what they return: all that they compute but the new state."""
+        """Name the inputs and results of the steps: all that they compute but the new state."""
         self.ranges: dict[str, Range] = {}
         self._indices: frozenset[str] = frozenset()
         self._types: dict[str, Value] = {}
@@ -227,8 +228,8 @@ class TrainingSession:
         Parameters
         ----------
         seed : int, optional
-            Seed of the random numbers, which are then the same on every runtime. Without it they follow from the
-            seeds of the nodes; those of nodes without one cannot be reproduced.
+            Seed of the random numbers, which are then the same on every runtime. Without it they follow from the seeds
+            of the nodes; numbers of nodes without a seed cannot be reproduced.
         """
         rng = to_generator("seed", seed)
         with self._runner.turn.lock:
@@ -240,7 +241,7 @@ class TrainingSession:
         return self._model
 
     def _initialize(self, seed: int | None, rng: np.random.Generator) -> None:
-        """Run the initializations, each of which sees what those before have set."""
+        """Run the initializations, each of which sees the state set by the former."""
         self._set(self._stored)
         for info in self._model.training_info:
             binding = pairs(info.initialization_binding)
@@ -281,7 +282,7 @@ class TrainingSession:
             return self._runner.get(name)
 
     def _check_name(self, name: object) -> None:
-        """Refuse the name of what no binding changes."""
+        """Refuse the name of a tensor that no binding changes."""
         if name not in self._stored:
             raise ModelError(f"The training has no state {name!r}; it has {', '.join(self._stored)}.")
 
@@ -317,7 +318,7 @@ class TrainingSession:
         Returns
         -------
         dict of str to numpy.ndarray
-            By the names of `outputs`; where several entries compute one, that of the last.
+            By the names of `outputs`; where several entries compute an output, the last counts.
 
         Raises
         ------
@@ -332,14 +333,14 @@ class TrainingSession:
         return {n: outputs[n] for n in self.outputs}
 
     def undo(self) -> None:
-        """Go back to before the last step, once; what was set since then is lost."""
+        """Go back to before the last step, once; changes since then are lost."""
         with self._runner.turn.lock:
             self._runner.undo()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Compute what a step returns, without an update of the state.
+        """Compute the results of a step, without an update of the state.
 
-        The algorithms are those of the training, with its Dropout masks if it has any. Each reads the current state.
+        The algorithms are the training's, with its Dropout masks if it has any. Each reads the current state.
 
         Parameters
         ----------
@@ -391,7 +392,7 @@ class TrainingSession:
         return arrays
 
     def _check_rows(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuse inputs whose first axis has one name and two lengths."""
+        """Refuse inputs whose first axes share a name and differ in length."""
         first: dict[str, str] = {}
         for name, v in self._types.items():
             size = v.shape[0] if v.shape else None
@@ -471,7 +472,7 @@ class TrainingSession:
         write(self.training_model(), path)
 
     def __getstate__(self) -> State:
-        # Programs are made again for the same shapes, since those of any shape differ in their last bits.
+        # Programs are made again for the same shapes, since programs for any shape differ in their last bits.
         return {"model": self._model, "device": self._device, "state": self.state,
                 "policy": self._runner.snapshot(copy=False)["shapes"], "libraries": find_libraries(self._model),
                 **self._settings}
@@ -510,7 +511,7 @@ def draw_initialization(
     initial : dict of str to Value
         The values that are drawn, which depend on no inputs.
     seed : int or None
-        Without a seed, a node that has one of its own draws by that.
+        Without a seed, a node that has its own draws by that.
     rng : numpy.random.Generator
         Draws all other numbers.
     device : str
@@ -538,6 +539,6 @@ def _draw(node: Node, seed: int | None, rng: np.random.Generator) -> Sequence[Va
         rng = np.random.default_rng(int(np.float32(node_seed).view(np.uint32)))
     a, b = ("mean", "scale") if kind == "RandomNormal" else ("low", "high")
     draw: Any = rng.normal if kind == "RandomNormal" else rng.uniform
-    # Attributes of a file are float32, and those of values that are not written are to draw the same numbers.
+    # Attributes of a file are float32, and values that are not written have to draw the same numbers.
     low, high = (float(np.float32(node.attribute(n))) for n in (a, b))
     return [constant(np.asarray(draw(low, high, like.shape), like.dtype))]

@@ -25,7 +25,7 @@ def read_part(model: ModelProto, entry: int = 0, returned: Collection[str] | Non
     entry : int
         The index of the entry.
     returned : collection of str, optional
-        Of the outputs that are not bound, those to compute, as for `list_computed`.
+        The outputs to compute among the unbound, as for `list_computed`.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def compose_step(
     sizes : dict of str to sequence of int, optional
         The shapes of all inputs, if the step is for these alone.
     returned : collection of str, optional
-        Of the outputs that are not bound, those to compute, as for `list_computed`.
+        The outputs to compute among the unbound, as for `list_computed`.
 
     Returns
     -------

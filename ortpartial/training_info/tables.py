@@ -21,12 +21,12 @@ __all__ = ["TABLES", "read_table", "write_table"]
 #: The ends of the names of tables.
 TABLES = (".csv", ".parquet", ".arrow", ".feather")
 
-#: What stands for a missing number in a .csv file.
+#: Words for a missing number in a .csv file.
 _MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
 
 
 def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
-    """Read the columns of a table.
+    r"""Read the columns of a table.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
     Returns
     -------
     dict of str to numpy.ndarray of shape (rows, ...)
-        Of integers where all are; a column of lists of one length has an axis more.
+        Of integers where all are; a column of lists of equal length has an axis more.
 
     Raises
     ------
     DataError
-        The file is no such table, names no columns or one twice, or has what is no number.
+        The file is no such table, names no columns or a column twice, or has texts among numbers.
     RuntimeMissingError
         pyarrow is not installed.
     OSError
@@ -52,7 +52,7 @@ def read_table(path: Path, texts: bool = False) -> dict[str, np.ndarray]:
 
     Examples
     --------
-    >>> _ = Path("animals.csv").write_text("legs,kind\\n4,cat\\n2,bird\\n")
+    >>> _ = Path("animals.csv").write_text("legs,kind\n4,cat\n2,bird\n")
     >>> {n: a.tolist() for n, a in read_table(Path("animals.csv"), texts=True).items()}
     {'legs': [4, 2], 'kind': ['cat', 'bird']}
     """
@@ -108,7 +108,7 @@ def _to_numbers(texts: Sequence[str], is_complete: bool) -> np.ndarray:
 def _import_pyarrow(path: Path) -> Any:
     try:
         import pyarrow.feather
-        import pyarrow.parquet
+        import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise RuntimeMissingError(f"pyarrow, which reads and writes files such as {str(path)!r}, is not installed: "
                                   f"run {install_command('cli')}, or use .csv or .npz.") from None
@@ -130,7 +130,7 @@ def _read_arrow(path: Path, texts: bool) -> dict[str, np.ndarray]:
 
 
 def _read_ipc(pa: Any, path: Path) -> Any:
-    """A table of an Arrow file, or of a stream of batches that was written to one."""
+    """A table of an Arrow file, or of a stream of batches that was written to a file."""
     with pa.memory_map(str(path)) as source:
         try:
             return pa.ipc.open_file(source).read_all()
@@ -168,7 +168,7 @@ def write_table(columns: Mapping[str, np.ndarray], file: BinaryIO, path: Path) -
     file : binary file
         Where to write.
     path : pathlib.Path
-        Its name, whose end says what to write: one of `TABLES`.
+        Its name, whose suffix, among `TABLES`, is the format.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def write_table(columns: Mapping[str, np.ndarray], file: BinaryIO, path: Path) -
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
-        # As text, a number of float32 has the digits that it needs, and not those of a float64.
+        # As text, a number of float32 has the digits that it needs, and not the digits of a float64.
         writer.writerows(zip(*(a.astype(str).tolist() for a in columns.values()), strict=True))
         text.detach()
         return

@@ -1,4 +1,4 @@
-"""onnxruntime-genai generates with adapters beside one base what it does with the merged model."""
+"""onnxruntime-genai generates the same with adapters beside a base as with the merged model."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""IA3: factors that begin with one, of what a product computes or of what it reads."""
+"""IA3: factors that begin at 1, of the outputs or the inputs of products."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A merged model computes what the model with the adapter does, in the nodes of the base."""
+"""A merged model computes the same as the model with the adapter, in the nodes of the base."""
 
 import re
 import warnings

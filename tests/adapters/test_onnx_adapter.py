@@ -1,4 +1,4 @@
-"""`.onnx_adapter` files beside one base: several swap on a session, and without one it computes what it did."""
+"""`.onnx_adapter` files beside one base: several swap on a session, and without any it computes the same as before."""
 
 import numpy as np
 import onnx

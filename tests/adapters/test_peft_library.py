@@ -1,4 +1,4 @@
-"""PEFT itself: what it has trained is read, and what is written it reads, in models of onnxruntime-genai's builder."""
+"""PEFT itself: its adapters are read, and it reads ours, in models of onnxruntime-genai's builder."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What has trained an adapter saves it, in the form that the path says."""
+"""Every trainer saves its adapter, in the form that the path says."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""What the tensors of a training model are, and its gradient graph in standard operators."""
+"""Roles of the tensors of a training model, and its gradient graph in standard operators."""
 
 import numpy as np
 import onnx

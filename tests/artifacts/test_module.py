@@ -1,4 +1,4 @@
-"""Training goes on from the files of onnxruntime 1.19.2, on any runtime, and reaches what it would have reached."""
+"""Training goes on from the files of onnxruntime 1.19.2, on any runtime, and reaches the same weights."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Steps of a module as expressions: what each kind reads and writes, and buffers in turn where some state stays."""
+"""Steps of a module as expressions: inputs and results of each kind, and buffers in turn where some state stays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Masks of gradients: what a mask has shut passes nothing, whatever is behind it."""
+"""Masks of gradients: shut elements pass nothing, whatever is behind them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which initializers are trained: names, aliases, patterns, functions, and what is chosen by default."""
+"""Which initializers are trained: names, aliases, patterns, functions, and the default choice."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What names and patterns stand for, and which weights they freeze."""
+"""Names and patterns of weights, and frozen weights."""
 
 import pytest
 from models import stack_layers

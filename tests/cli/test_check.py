@@ -1,4 +1,4 @@
-"""The check of engines: what agrees, what differs, what is not checked."""
+"""The check of engines: agreement, differences, and unchecked engines."""
 
 import json
 

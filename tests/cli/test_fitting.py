@@ -1,4 +1,4 @@
-"""What commands that train share: the folder of checkpoints, lines for epochs, and how to go on."""
+"""The common part of commands that train: the folder of checkpoints, lines for epochs, and how to go on."""
 
 from argparse import ArgumentParser
 from pathlib import Path

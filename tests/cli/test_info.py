@@ -1,4 +1,4 @@
-"""What is said of a model: its weights, operators and gradients, and why some are not trained."""
+"""The report on a model: its weights, operators and gradients, and why some are not trained."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Ctrl-C ends what runs once, and never what comes after it."""
+"""Ctrl-C ends a training once, and never the work after it."""
 
 import signal
 import threading

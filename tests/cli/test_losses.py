@@ -1,4 +1,4 @@
-"""The losses of a command: by default those that labels call for, and of probabilities where an output is some."""
+"""The losses of a command: by default as labels call for, and of probabilities where an output is some."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which columns are what: by name, by pattern, all others; labels as texts; roles in a model."""
+"""Roles of columns: by name, by pattern, all others; labels as texts; roles in a model."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of tokens from files: ids and labels, lines that are damaged, and what is cut off."""
+"""Rows of tokens from files: ids and labels, damaged lines, and texts that are cut off."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Trainings from a shell: the same weights as `fit`, labels, validation, what is printed, errors."""
+"""Trainings from a shell: the same weights as `fit`, labels, validation, output, errors."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`Any` is for what may truly be anything: at most 15 in 1,000 lines of code."""
+"""`Any` is for objects that may truly be anything: at most 15 in 1,000 lines of code."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The pages for users and contributors that no code reads: the citation, the forms, and what the archive holds."""
+"""The pages for users and contributors that no code reads: the citation, the forms, and the content of the archive."""
 
 import re
 

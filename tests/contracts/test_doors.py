@@ -1,4 +1,4 @@
-"""The table of doors and capabilities: every cell is tried, and the page of the documentation says what came out."""
+"""The table of doors and capabilities: every cell is tried, and the page of the documentation has the results."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Names of the library onnxcustom: each is on its page, what the page names is there, and aliases work."""
+"""Names of the library onnxcustom: each is on its page, the page names no other, and aliases work."""
 
 import inspect
 import logging

@@ -1,4 +1,4 @@
-"""What a mask has shut passes nothing, at every door: trainings by all engines, layers, models of gradients."""
+"""Shut elements of a mask pass nothing, at every door: trainings by all engines, layers, models of gradients."""
 
 import numpy as np
 import pytest

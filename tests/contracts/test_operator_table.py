@@ -1,4 +1,4 @@
-"""The tables of operators are up to date, and say what the library does."""
+"""The tables of operators are up to date, and agree with the library."""
 
 import re
 import subprocess

@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "opt_level", "options", "operators"), CASES)
 def test_optimized_files_have_the_gradients_of_torch(family, opt_level, options, operators, tmp_path):
     net, feeds, model, arrays = write(family, tmp_path, opt_level, **options)
@@ -133,6 +134,7 @@ QUANTIZED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("family", "optimized", "how", "settings", "operators"), QUANTIZED)
 def test_quantized_files_have_the_gradients_that_pass_straight_through(family, optimized, how, settings, operators,
                                                                        tmp_path):

@@ -1,4 +1,4 @@
-"""Pickles and copies of all that users hold: what was trained goes on, bit for bit, in another process as well."""
+"""Pickles and copies of all that users hold: a training goes on, bit for bit, in another process as well."""
 
 import copy
 import pickle

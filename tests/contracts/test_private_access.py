@@ -1,4 +1,4 @@
-"""No class reaches into another's private attributes: what a module uses of another one has a public name."""
+"""No class reaches into another's private attributes: attributes that a module uses of another have public names."""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ def exported(name, dynamo):
     return net.requires_grad_(), model, X, y
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", NETS)
@@ -115,6 +116,7 @@ ESTIMATORS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

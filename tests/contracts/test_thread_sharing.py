@@ -1,4 +1,4 @@
-"""Threads that share an object take turns, so that no step is lost; those with objects of their own do not wait."""
+"""Threads that share an object take turns, so that no step is lost; threads with objects of their own do not wait."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Every door reads the weights that an exporter has merged as one each, and tied ones as one, unless told otherwise."""
+"""Every door separates the weights that an exporter has merged, and joins tied weights, unless told otherwise."""
 
 import pickle
 

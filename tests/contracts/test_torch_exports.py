@@ -1,4 +1,4 @@
-"""What ortpartial.torch.export writes trains as torch trains it: weights, running statistics and predictions."""
+"""Models of ortpartial.torch.export train as in torch: weights, running statistics and predictions."""
 
 import copy
 import warnings

@@ -1,4 +1,4 @@
-"""Words: one for one thing at every door, by the page that tells them; those of others are accepted or hinted."""
+"""Words: the same for the same thing at every door, by a page; words of other libraries are accepted or hinted."""
 
 import inspect
 import re

@@ -142,6 +142,7 @@ def write_on(path, functions, is_new=False):
                 os.rename(path, path.parent.parent / f"{os.getpid()}-{time.monotonic_ns()}")
 
 
+@pytest.mark.sampled(2)
 @ON_BOTH
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_killed_writer(writer, kills):
@@ -173,6 +174,7 @@ def test_a_killed_writer_of_a_new_folder(tmp_path, monkeypatch):
         assert content(path) in (None, whole)
 
 
+@pytest.mark.sampled(2)
 @ON_BOTH
 def test_no_room_on_the_disk(writer, tmp_path):
     """The former content remains, and the error says where there was no room."""

@@ -1,4 +1,4 @@
-"""What users write, with the types that mypy and editors know of it: mypy checks this file, and nothing runs it."""
+"""Code of users, with the types that mypy and editors know of it: mypy checks this file, and nothing runs it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Iterables of batches, of tuples, lists, dicts or tensors, are what arrays are, for every method."""
+"""Iterables of batches, of tuples, lists, dicts or tensors, do the same as arrays, for every method."""
 
 import re
 from collections import UserDict

@@ -1,4 +1,4 @@
-"""Clipping, accumulation and averages: what counts updates, what uses averages, and what changes in a training."""
+"""Clipping, accumulation and averages: counts of updates, uses of averages, and changes in a training."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: what they hold, which one of a folder is read, and what is said of damaged and foreign ones."""
+"""Checkpoint files: their content, the choice in a folder, and messages about damaged and foreign files."""
 
 import errno
 import json

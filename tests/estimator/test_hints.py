@@ -1,4 +1,4 @@
-"""Careless mistakes are answered with what to do about them."""
+"""Careless mistakes are answered with advice."""
 
 import re
 import types

@@ -1,4 +1,4 @@
-"""Settings are read, changed and cloned as scikit-learn does it, and what was trained is kept."""
+"""Settings are read, changed and cloned as scikit-learn does it, and the training is kept."""
 
 import copy
 import dataclasses

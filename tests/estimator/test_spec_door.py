@@ -1,4 +1,4 @@
-"""The door of a spec: what it makes of data for a loop, and by how much a batch counts."""
+"""The door of a spec: data as a loop reads them, and the count of a batch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The trainer of an optimizer: what callbacks ask of it is that of the optimizer."""
+"""The trainer of an optimizer: its answers to callbacks are the optimizer's."""
 
 import numpy as np
 import pytest

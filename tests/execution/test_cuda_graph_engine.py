@@ -1,4 +1,4 @@
-"""Replayed steps are those of the step engine, and the host reads their losses in time.
+"""Replayed steps equal the step engine's, and the host reads their losses in time.
 
 A device that is the CPU stands for the GPU: its memory is its own, and a recording is run as it is.
 """

@@ -1,4 +1,4 @@
-"""Data parallelism: what is compressed, what differs between processes, and what describes data and settings."""
+"""Data parallelism: compression, differences between processes, and descriptions of data and settings."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Data of a fit: shares that are held out, validation data, and what is refused."""
+"""Data of a fit: shares that are held out, validation data, and refusals."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Settings of a fit are checked at once, with the name and what was expected."""
+"""Settings of a fit are checked at once, with the name and the expectation."""
 
 import re
 

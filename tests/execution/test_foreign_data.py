@@ -1,4 +1,4 @@
-"""Data given by habit: each is refused in a sentence that says what to give."""
+"""Data given by habit: each is refused in a sentence with advice."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The source of graphs that exist: what changes, what stays, known shapes, and the number of the batch."""
+"""The source of graphs that exist: changing and fixed inputs, known shapes, and the number of the batch."""
 
 import numpy as np
 import pytest

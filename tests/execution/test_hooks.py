@@ -1,4 +1,4 @@
-"""Hooks of callbacks: objects that have all of them, functions of the optimizer, and what a hook asks for."""
+"""Hooks of callbacks: objects that have all of them, functions of the optimizer, and the arguments of a hook."""
 
 import re
 

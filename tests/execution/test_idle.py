@@ -1,4 +1,4 @@
-"""An idle runner: it counts what its door counts, and has nothing to run."""
+"""An idle runner: it counts as its door does, and has nothing to run."""
 
 from ortpartial.execution.idle import IdleRunner
 from ortpartial.execution.program import RunLocal

@@ -1,4 +1,4 @@
-"""Rows of a batch are gathered where they stay; those of a whole training are read where they are."""
+"""Rows of a batch are gathered where they stay; rows of a whole training are read where they are."""
 
 import numpy as np
 

@@ -66,6 +66,7 @@ def torch_training(model, forward, make_rate, X, y, sample_weight, penalty, *, e
     return {n: v.detach().numpy() for n, v in w.items()}, losses
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("rate", RATES)

@@ -1,4 +1,4 @@
-"""The view of a training: what it was like when it was made, with copies of its weights."""
+"""The view of a training: its state at the time of the call, with copies of its weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Casts keep numbers: what a dtype cannot hold is refused, wherever numpy would wrap it or cut off its fraction."""
+"""Casts keep numbers: numbers that a dtype cannot hold are refused, wherever numpy would wrap or cut them."""
 
 import re
 

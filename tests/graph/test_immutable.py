@@ -1,4 +1,4 @@
-"""Immutable objects are their own copies, and what they compute is computed once."""
+"""Immutable objects are their own copies, and compute their values once."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Indexing: what x[...] of a value computes is what numpy computes, and so is its gradient."""
+"""Indexing: x[...] of a value computes the same as in numpy, and so does its gradient."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Opaque operators: a schema of what one node says, and the types that its file declares."""
+"""Opaque operators: a schema from a node, and the types that its file declares."""
 
 import pytest
 from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-"""Pickles of expressions: the same graph again, at any depth, with what values share."""
+"""Pickles of expressions: the same graph again, at any depth, with shared nodes."""
 
 import copy
 import io

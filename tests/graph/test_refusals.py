@@ -24,7 +24,6 @@ LENGTHS, W, R = variable("n", "int32", [2]), variable("W", "float32", [1, 3, 4])
 TABLE, LABELS = variable("c", "float32", [9, 3]), variable("t", "int64", [5])
 
 
-
 def attend(lengths):
     y = op.Attention(PICTURE, PICTURE, PICTURE, None, None, None, lengths)
     return y if isinstance(y, type(X)) else y[0]

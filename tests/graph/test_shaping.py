@@ -1,4 +1,4 @@
-"""Shaping: what fits a value to another is the same for sizes that are known and that are not."""
+"""Shaping: fitting a value to another is the same for known and unknown sizes."""
 
 import numpy as np
 import pytest

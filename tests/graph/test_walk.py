@@ -1,4 +1,4 @@
-"""Walks over expressions: their order, what they reach, and the boundary of a gradient."""
+"""Walks over expressions: their order, the nodes they reach, and the boundary of a gradient."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The page of examples/browser in a real browser: it trains, keeps and goes on, and its numbers are those of Python."""
+"""The page of examples/browser in a real browser: it trains, keeps and goes on, and its numbers equal Python's."""
 
 import functools
 import http.server

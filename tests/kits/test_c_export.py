@@ -1,4 +1,4 @@
-"""Trainings exported in C: what is written compiles, trains as in Python, and comes back."""
+"""Trainings exported in C: the files compile, train as in Python, and the state comes back."""
 
 import json
 import shutil
@@ -63,6 +63,7 @@ def run(folder, *command, **settings):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, **settings)
 
 
+@pytest.mark.sampled(2)
 @COMPILERS
 @pytest.mark.parametrize("training", TRAININGS)
 def test_program_trains_as_in_python(training, tmp_path):
@@ -128,6 +129,7 @@ def test_model_that_cannot_be_written_is_saved_all_the_same(tmp_path):
     assert run(tmp_path, "make", "check", f"CFLAGS={STRICT}").returncode == 0
 
 
+@pytest.mark.sampled(2)
 @COMPILERS
 @pytest.mark.parametrize("training", ["classes", "dropout"])
 @pytest.mark.parametrize("flags", ["-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all", "-O2 -DOP_LANES=1"])

@@ -1,4 +1,4 @@
-"""The model of an export in C: what is written of it, and why it may not be."""
+"""The model of an export in C: its code, and why it may be missing."""
 
 from models import linear
 

@@ -1,4 +1,4 @@
-"""What training kits refuse: numbers out of range, data that are no dict, and arrays that are none."""
+"""Refusals of training kits: numbers out of range, data that are no dict, and arrays that are none."""
 
 import re
 

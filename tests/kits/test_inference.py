@@ -1,4 +1,4 @@
-"""The model of a kit with the weights of a state, and what it predicts for rows."""
+"""The model of a kit with the weights of a state, and its predictions for rows."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Training kits in JavaScript: in Node, by onnxruntime-node, and by onnxruntime-web, which is what a page has."""
+"""Training kits in JavaScript: in Node, by onnxruntime-node, and by onnxruntime-web, as on a page."""
 
 import json
 import os

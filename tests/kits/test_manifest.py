@@ -1,4 +1,4 @@
-"""The manifest of a kit: written and read again, damaged ones refused, and arrays that do not fit."""
+"""The manifest of a kit: written and read again, refused where damaged, and arrays that do not fit."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The state of a kit: what was packed is read again, and a file that is damaged or of another kit is refused."""
+"""The state of a kit: its tensors are read again, and a file that is damaged or of another kit is refused."""
 
 import numpy as np
 import pytest

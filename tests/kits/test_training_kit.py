@@ -23,6 +23,7 @@ def kit(tmp_path):
     return write_kit_and_data(tmp_path / "kit", "linear", "sgd")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_trains_as_the_optimizer_does(model, rate, tmp_path):
     kit = write_kit_and_data(tmp_path / "kit", model, rate)
@@ -54,6 +55,7 @@ def test_a_state_that_was_replaced_by_another_shape_makes_no_model(kit):
         kit.model()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("model", "rate"), PAIRS)
 def test_a_kit_goes_on_where_it_was_saved(model, rate, tmp_path):
     whole = write_kit_and_data(tmp_path / "whole", model, rate)

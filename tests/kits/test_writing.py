@@ -1,4 +1,4 @@
-"""Writing a kit: its files, the sizes that there are steps for, and what is refused."""
+"""Writing a kit: its files, the sizes that there are steps for, and refusals."""
 
 import re
 

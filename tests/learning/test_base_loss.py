@@ -1,4 +1,4 @@
-"""A loss of a user: one line, its mean over rows, weights and gradient; and what a subclass may override."""
+"""A loss of a user: one line, its mean over rows, weights and gradient; and the methods to override."""
 
 import re
 

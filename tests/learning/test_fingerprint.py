@@ -1,4 +1,4 @@
-"""Fingerprints: equal for what computes the same, different for what may not, and unchanged by later changes."""
+"""Fingerprints: equal for objects that compute the same, different for others, and unchanged by later changes."""
 
 import collections
 import copy

@@ -1,4 +1,4 @@
-"""Former names: a setting of onnxcustom becomes that of today, or the error says what to write."""
+"""Former names: a setting of onnxcustom becomes today's, or the error has advice."""
 
 import pytest
 

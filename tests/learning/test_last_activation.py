@@ -1,4 +1,4 @@
-"""The activation that probabilities end in, through what changes their form alone."""
+"""The activation that probabilities end in, through changes of form alone."""
 
 import numpy as np
 import pytest

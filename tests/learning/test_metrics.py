@@ -1,4 +1,4 @@
-"""Metrics are those of scikit-learn, also with weights, missing classes and several columns."""
+"""Metrics agree with scikit-learn's, also with weights, missing classes and several columns."""
 
 import numpy as np
 import pytest

@@ -130,6 +130,7 @@ def test_hundred_steps_of_torch(rate, in_torch, dtype):
         assert abs(actual - expected).max() <= tolerance * abs(expected).max(), f"step {k}"
 
 
+@pytest.mark.sampled(3)
 @A_STEP
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(), (5,), (3, 2, 3, 3), (1, 4)], ids=str)

@@ -1,4 +1,4 @@
-"""Scores become labels and probabilities as the loss says, and metrics of batches are those of all rows."""
+"""Scores become labels and probabilities as the loss says, and metrics of batches equal the metrics of all rows."""
 
 import re
 

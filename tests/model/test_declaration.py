@@ -1,4 +1,4 @@
-"""Declared operators of com.microsoft: their schema, and shapes by what they stand for."""
+"""Declared operators of com.microsoft: their schema, and shapes by their formulas."""
 
 import pytest
 from onnx import TensorProto, defs

@@ -36,6 +36,7 @@ def test_replace_weights_changes_nothing_else():
     back.graph.initializer[1].CopyFrom(model.graph.initializer[1])
     assert back == model
 
+
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_what_was_left_out_comes_back(monkeypatch, in_a_file):
     monkeypatch.setattr(weights, "BIG", 64)

@@ -1,4 +1,4 @@
-"""External data are read from the folder of a model, and what is wrong with them names the tensor."""
+"""External data are read from the folder of a model, and errors name the tensor."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Function bodies compute what the reference evaluator computes for the operator."""
+"""Function bodies compute the same as the reference evaluator for the operator."""
 
 import numpy as np
 import pytest

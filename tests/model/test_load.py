@@ -269,6 +269,7 @@ class Encoder(nn.Module):
         return self.layer(self.embed(x)).mean(1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize(("make", "shape"), [(Net, (3, 1, 8, 8)), (Encoder, (3, 5, 6))], ids=["cnn", "transformer"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

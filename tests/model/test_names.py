@@ -1,4 +1,4 @@
-"""Names that a user gives: which ones are missing or unknown."""
+"""Names that a user gives: missing and unknown names."""
 
 import pytest
 

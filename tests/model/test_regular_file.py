@@ -1,4 +1,4 @@
-"""Regular files: links are followed, and what has no end or waits for a writer is refused."""
+"""Regular files: links are followed, and files without an end or waiting for a writer are refused."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Files of the safetensors format: every dtype, what the library of that name reads and writes, and damaged ones."""
+"""Files of the safetensors format: every dtype, agreement with the library of that name, and damaged files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Sparse initializers: equal to what onnxruntime reads, and errors that name them."""
+"""Sparse initializers: equal to onnxruntime's reading, and errors that name them."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""A tensor holds what its shape and its element type promise, or an error names it."""
+"""A tensor agrees with its shape and its element type, or an error names it."""
 
 import ml_dtypes
 import numpy as np

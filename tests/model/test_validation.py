@@ -1,4 +1,4 @@
-"""Validation and crash guards: what crashes onnxruntime is refused with advice."""
+"""Validation and crash guards: models that crash onnxruntime are refused with advice."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""The system's C compiler: which one is taken, what it makes, and what happens where it does not work."""
+"""The system's C compiler: its choice, its libraries, and the case that it does not work."""
 
 import ctypes
 import os

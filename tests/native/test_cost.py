@@ -1,4 +1,4 @@
-"""The cost model of engine "auto": what a step costs, and when compiling it pays off."""
+"""The cost model of engine "auto": the cost of a step, and when compiling it pays off."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Operators in simpler ones: all have translators behind it, compute the same, and constants are folded."""
+"""Operators in simpler operators: all have translators behind it, compute the same, and constants are folded."""
 
 import numpy as np
 import pytest

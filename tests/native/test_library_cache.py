@@ -1,4 +1,4 @@
-"""The cache of libraries: where it is, when it is trusted, and what is kept in it."""
+"""The cache of libraries: its place, when it is trusted, and its content."""
 
 import os
 import sys

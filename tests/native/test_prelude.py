@@ -1,4 +1,4 @@
-"""The functions of prelude.c against numpy in float64, and what compilers say about it."""
+"""The functions of prelude.c against numpy in float64, and warnings of compilers about it."""
 
 import ctypes
 import math
@@ -86,6 +86,7 @@ def assert_near(computed, expected, units, x):
     np.testing.assert_array_equal(computed[~finite], expected[~finite].astype(np.float32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("function", ONE)
 def test_functions_of_floats_are_right_in_the_whole_range(compute, function):

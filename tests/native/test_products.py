@@ -105,6 +105,7 @@ def library(request, tmp_path_factory):
     return {i: compiled[f"product{i}"] for i in numbers}
 
 
+@pytest.mark.sampled(2)
 def test_products_of_all_forms(library):
     for i, function in library.items():
         operands = Operands(SHAPES[i], i)

@@ -1,4 +1,4 @@
-"""The order of kernels, and those that nothing needs."""
+"""The order of kernels, and unneeded kernels."""
 
 import numpy as np
 

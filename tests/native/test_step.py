@@ -1,4 +1,4 @@
-"""A step as C: its fields, a run that is the expression, and what is too large."""
+"""A step as C: its fields, a run that equals the expression, and refused sizes."""
 
 import shutil
 

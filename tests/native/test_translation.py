@@ -1,4 +1,4 @@
-"""What is not written in C says which node it is, and why."""
+"""A refusal to write C names the node, and the reason."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What changes of a module after it was compiled is followed, or named."""
+"""Changes of a module after it was compiled are followed, or named."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The door of a module: what `fit` has in common with an optimizer's, whatever engine takes the steps."""
+"""The door of a module: `fit` as an optimizer's, whatever engine takes the steps."""
 
 from collections import deque
 

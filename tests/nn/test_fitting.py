@@ -1,4 +1,4 @@
-"""What `fit` takes as data, and what it says of data that do not fit."""
+"""Data of `fit`, and its errors about data that do not fit."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Functions: what the code of a module has written, run on arrays and on its state."""
+"""Functions: graphs of a module's code, run on arrays and on its state."""
 
 import numpy as np
 import pytest

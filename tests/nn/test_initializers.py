@@ -1,4 +1,4 @@
-"""Initializers: their distributions beside torch's, their bits on every runtime, and what they refuse."""
+"""Initializers: their distributions beside torch's, their bits on every runtime, and refusals."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Metrics of a module's fit: what its losses compare, with the labels that these have."""
+"""Metrics of a module's fit: the outputs that its losses compare, with their labels."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Optimizers of a module: what they update, and calls and settings that make no sense."""
+"""Optimizers of a module: their updates, and calls and settings that make no sense."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""States of modules: a training that is saved and loaded goes on to the last bit, and what does not fit is named."""
+"""States of modules: a training that is saved and loaded goes on to the last bit, and misfits are named."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Signatures: the arrays that the code of a module takes, and what does not fit."""
+"""Signatures: the arrays that the code of a module takes, and arrays that do not fit."""
 
 import re
 

@@ -30,8 +30,6 @@ class Net(nn.Module):
         return {"y": op.Softmax(h), "h": h.reshape(-1)}
 
 
-
-
 def block(path, is_repeated, rows):
     """The rows of a Block for so many rows of data."""
     return [

@@ -1,4 +1,4 @@
-"""Blocks of nodes, and those that repeat."""
+"""Blocks of nodes, and their repetitions."""
 
 from models import mlp
 

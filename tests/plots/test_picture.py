@@ -1,4 +1,4 @@
-"""What the picture of a graph holds: boxes with shares of trained numbers, edges with shapes, and frames."""
+"""The picture of a graph: boxes with shares of trained numbers, edges with shapes, and frames."""
 
 from models import mlp, stack_layers
 

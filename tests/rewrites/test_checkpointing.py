@@ -56,6 +56,7 @@ def gradients(make, gradient):
 
 NUMBERED = {"recompute_values 1": lambda: gradients(deep(), checkpoint_gradient(recompute_cheap))}
 
+
 @pytest.mark.parametrize("case", NUMBERED)
 def test_numbered_case(case):
     check_case(case, NUMBERED[case])

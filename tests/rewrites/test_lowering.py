@@ -299,6 +299,7 @@ NUMBERED = {
     "make_portable 1": lambda: make_portable(pooled_bytes()),
 }
 
+
 @pytest.mark.parametrize("case", NUMBERED)
 def test_numbered_case(case):
     check_case(case, NUMBERED[case])
@@ -349,6 +350,7 @@ NEW = rows(
     ("Swish", lambda x: op.Swish(x, alpha=2.0), lambda x: x * torch.sigmoid(2 * x)),
     ("RMSNormalization", lambda x: op.RMSNormalization(x, W, epsilon=1e-3), lambda x: F.rms_norm(x, (5,), None, 1e-3)),
 )
+
 
 @pytest.mark.parametrize(("f", "in_torch"), NEW)
 def test_new_operators_on_an_old_runtime(f, in_torch):

@@ -90,6 +90,7 @@ NUMBERED = {
     **dict.fromkeys(["to_dtype 1", "to_dtype 2", "to_dtype 3"], widen_some),
 }
 
+
 @pytest.mark.parametrize("case", NUMBERED)
 def test_numbered_case(case):
     check_case(case, NUMBERED[case])

@@ -1,4 +1,4 @@
-"""The pipeline: the three stages of a training, and what each of them changes."""
+"""The pipeline: the three stages of a training, and the changes of each."""
 
 import numpy as np
 from models import mlp, net

@@ -1,4 +1,4 @@
-"""Row chunks on random heads: costs and gradients of logits in a loop equal those of the whole."""
+"""Row chunks on random heads: costs and gradients of logits in a loop equal the whole's."""
 
 import numpy as np
 import pytest

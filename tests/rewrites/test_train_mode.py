@@ -65,6 +65,7 @@ NUMBERED = {
     "to_inference_mode 2": lambda: to_inference_mode(in_training_mode()[0]),
 }
 
+
 @pytest.mark.parametrize("case", NUMBERED)
 def test_numbered_case(case):
     check_case(case, NUMBERED[case])

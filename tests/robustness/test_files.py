@@ -7,7 +7,7 @@ from file_mutants import USES, try_mutants
 from once import ON_NEWEST
 from sandbox import CLEAR, RESULT
 
-SAMPLE, MANY = 12, 400
+SAMPLE, MANY = 7, 400
 
 
 def check(seeds, record):

@@ -1,4 +1,4 @@
-"""Readers given what is no regular file: an error of one sentence, without waiting and without taking all memory."""
+"""Readers given no regular files: an error of one sentence, without waiting and without taking all memory."""
 
 import contextlib
 import io

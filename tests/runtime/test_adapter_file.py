@@ -1,4 +1,4 @@
-"""Adapter files: what is written is read, damaged files are refused, and a runtime that has none of them says so."""
+"""Adapter files: they are written and read, refused where damaged, and a runtime without adapters says so."""
 
 import struct
 

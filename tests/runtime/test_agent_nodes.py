@@ -1,4 +1,4 @@
-"""Activity analysis for the TrainingAgent, and what a node knows of itself."""
+"""Activity analysis for the TrainingAgent, and facts about a node."""
 
 import numpy as np
 import pytest

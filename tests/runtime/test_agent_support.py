@@ -1,4 +1,4 @@
-"""Preparing a graph for the TrainingAgent, and refusing what it differentiates wrongly."""
+"""Preparing a graph for the TrainingAgent, and refusing operators that it differentiates wrongly."""
 
 import re
 

@@ -33,6 +33,7 @@ def test_device_number_reaches_the_provider(monkeypatch):
     assert device.providers[0] == ("CUDAExecutionProvider", {"device_id": "1", "use_tf32": "0"})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", [
     "from ortpartial.runtime import Interrupt; Interrupt()",
     "from ortpartial import *; x = variable('x', 'float32', ['N', 1]); w = constant([[0.0]], hint='w'); "

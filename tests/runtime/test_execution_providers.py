@@ -1,4 +1,4 @@
-"""Execution providers by name: options, precision, placement of nodes, and what falls back to the CPU."""
+"""Execution providers by name: options, precision, placement of nodes, and nodes that fall back to the CPU."""
 
 import pickle
 import subprocess

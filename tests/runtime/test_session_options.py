@@ -1,4 +1,4 @@
-"""Session options: threads, the order of nodes, memory, and what is not optimized."""
+"""Session options: threads, the order of nodes, memory, and disabled optimizations."""
 
 import pytest
 from models import mlp, net

@@ -347,6 +347,7 @@ def assert_close(actual, expected, tol=2e-5):
     assert np.abs(actual - expected).max(initial=0) <= tol * max(np.abs(expected).max(initial=0), 1e-3)
 
 
+@pytest.mark.sampled(2)
 @needs_agent
 @pytest.mark.parametrize(("f", "torch_f", "arrays"), [pytest.param(c[2], c[3], c[4:], id=c[0]) for c in CASES])
 def test_trusted_operator_has_the_gradient_of_torch(f, torch_f, arrays):

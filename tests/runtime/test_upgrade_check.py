@@ -1,4 +1,4 @@
-"""What was upgraded from an older opset is compared with the file, and a difference of meaning is an error."""
+"""An upgraded model is compared with its file, and a difference of meaning is an error."""
 
 import logging
 from dataclasses import replace

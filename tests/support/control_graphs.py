@@ -1,4 +1,4 @@
-"""Small graphs with branches and loops, and the structure of what is built from them."""
+"""Small graphs with branches and loops, and the structure of graphs built from them."""
 
 import numpy as np
 import onnx

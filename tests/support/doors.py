@@ -1,4 +1,4 @@
-"""The doors by which a model, or code that writes one, comes in: what each does with it first."""
+"""The doors by which a model, or code that writes one, comes in: the first use by each."""
 
 import io
 import os

@@ -144,8 +144,9 @@ for name, function in {
     torch.diagonal(x, dim1=1, dim2=2), "tril": lambda x: x.tril(), "triu": lambda x: x.triu(1),
     "pad": lambda x: f.pad(x, (1, 2)), "pad_value": lambda x: f.pad(x, (1, 0, 2, 1), value=0.5),
     "pad_negative": lambda x: f.pad(x, (-1, 1)), "pad_reflect": lambda x: f.pad(x, (1, 2), mode="reflect"),
-    "pad_replicate": lambda x: f.pad(x, (2, 1), mode="replicate"), "pad_circular": lambda x: f.pad(x, (1, 1), mode=
-    "circular"), "cat": lambda x: torch.cat([x, x * 2], 1), "stack": lambda x: torch.stack([x, x.exp()], 1),
+    "pad_replicate": lambda x: f.pad(x, (2, 1), mode="replicate"),
+    "pad_circular": lambda x: f.pad(x, (1, 1), mode="circular"), "cat": lambda x: torch.cat([x, x * 2], 1),
+    "stack": lambda x: torch.stack([x, x.exp()], 1),
     "hstack": lambda x: torch.hstack([x, x]), "cdist": lambda x: torch.cdist(x, x + 1), "unfold": lambda x:
     x.unfold(2, 2, 1), "index_select": lambda x: x.index_select(1, torch.tensor([2, 0])), "take_along_dim": lambda x:
     x.take_along_dim(x.argmax(1, keepdim=True), 1), "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x * 2),

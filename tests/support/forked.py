@@ -1,17 +1,18 @@
-"""Scripts run one after the other, each in a process of its own that has imported what all of them need.
+"""Scripts run in turn, each in a process of its own that has imported their common modules.
 
-    python -W error forked.py numpy,sklearn script.py folder [script.py folder ...]
+    python -W error forked.py hidden numpy,sklearn script.py folder ... torch transformers script.py folder ...
 
-What a script prints is written to the file `printed` in its folder, what it reports of errors to `errors`; its first
-argument is the folder `figures` in its folder, its second "cpu".
+After the word `torch` come scripts that need it, and modules that only they share; `hidden` is the folder whose modules
+cannot be imported before it. What a script prints is written to the file `printed` in its folder, what it reports of
+errors to `errors`; its first argument is the folder `figures` in its folder, its second "cpu".
 """
 
+import importlib
 import os
 import runpy
 import signal
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 
 
@@ -37,9 +38,25 @@ def run(script, folder):
         os._exit(status)
 
 
+def run_all(modules, arguments):
+    """The scripts that end in an error, of scripts and folders in turn."""
+    for module in modules.split(","):
+        importlib.import_module(module)
+    return [script for script, folder in zip(arguments[::2], arguments[1::2], strict=True) if not run(script, folder)]
+
+
+def show(hidden):
+    """Let what was hidden be imported, in processes that scripts start, too."""
+    sys.path.remove(hidden)
+    folders = os.environ["PYTHONPATH"].split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in folders if folder != hidden)
+    importlib.invalidate_caches()
+
+
 if __name__ == "__main__":
-    for module in sys.argv[1].split(","):
-        import_module(module)
-    arguments = sys.argv[2:]
-    failed = [script for script, folder in zip(arguments[::2], arguments[1::2], strict=True) if not run(script, folder)]
+    hidden, *arguments = sys.argv[1:]
+    before = arguments[: arguments.index("torch")]
+    failed = run_all(before[0], before[1:])
+    show(hidden)
+    failed += run_all(arguments[len(before) + 1], arguments[len(before) + 2 :])
     sys.exit(f"failed: {failed}" if failed else 0)

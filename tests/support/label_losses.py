@@ -1,4 +1,4 @@
-"""Losses of labels as torch computes them: the mean of what counts, for tensors of scores and labels."""
+"""Losses of labels as torch computes them: the mean of counted labels, for tensors of scores and labels."""
 
 import torch
 from torch.nn import functional

@@ -1,4 +1,4 @@
-"""Models of one operator of ai.onnx.ml, and the comparison of what is read with what the file computes."""
+"""Models of a single operator of ai.onnx.ml, compared with their files."""
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper

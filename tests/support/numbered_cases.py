@@ -1,4 +1,4 @@
-"""A numbered case of a rewrite, which has to be in the report of what has been changed."""
+"""A numbered case of a rewrite, which has to be in the report of the changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printed text compared with what a document says."""
+"""Printed text, compared with a document."""
 
 import doctest
 import math

@@ -364,6 +364,7 @@ ROWS: dict[str, Row] = {
     "Where condition": row("r = Where(i, h, x)", np.ones((4, 4), bool), BOOLS),
 }
 
+
 def foreign(call, valid, hostile, *more, domain="com.microsoft", outputs="r0", **stored):
     """A row of an operator that onnxruntime alone has; it gets nothing that depends on the weight."""
     return row(f"{outputs} = {domain}.{call} f = Cast<to = 1>(r0) e = ReduceSum<keepdims = 0>(f) r = Mul(h, e)", valid,

@@ -1,4 +1,4 @@
-"""A terminal in place of stderr, and what was shown on it."""
+"""A terminal in place of stderr, and the text shown on it."""
 
 import fcntl
 import os

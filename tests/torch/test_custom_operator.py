@@ -42,8 +42,6 @@ def normalized():
     return nn.Sequential(OnnxLayer.from_torch(module, torch.ones(2, 3)), nn.Tanh())
 
 
-
-
 MODELS = {"frozen": (lambda: Model(trainable=["W2"]), "aot_eager"), "several": (Several, "eager"),
           "normalized": (normalized, "aot_eager")}
 
@@ -56,6 +54,7 @@ def gradients(f, x, weights):
 
 
 # torch 2.13.0 warns about itself.
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_full_graph(name):

@@ -1,4 +1,4 @@
-"""The check of an export: silent where the graph computes what the module does, and a sentence where it does not."""
+"""The check of an export: silent where the graph computes the same as the module, else a sentence."""
 
 import io
 

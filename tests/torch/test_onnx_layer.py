@@ -140,6 +140,7 @@ def with_weights(layer):
     return f, [p.detach().clone().requires_grad_() for p in parameters]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", TABLE)
 def test_gradcheck(name, training):
@@ -220,6 +221,7 @@ def derivatives(module, x):
     return y, *(dict(zip(names, g, strict=True)) for g in (first, second))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("engine", ["step", "auto"])
 @pytest.mark.parametrize("name", MODULES)

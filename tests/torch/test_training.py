@@ -79,6 +79,7 @@ def follow(name, engine, training):
     return module, wrapped
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["step", "auto"])
 @pytest.mark.parametrize("name", PARTS)
 def test_follows_torch(name, engine):

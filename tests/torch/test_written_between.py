@@ -1,4 +1,4 @@
-"""What is written to between forward and backward: each engine raises torch's error, or gives the right gradient."""
+"""Writes between forward and backward: each engine raises torch's error, or gives the right gradient."""
 
 import weakref
 from functools import cache

@@ -1,4 +1,4 @@
-"""The agent engine: the steps of the others, and what it refuses."""
+"""The agent engine: the steps of the others, and its refusals."""
 
 import numpy as np
 import pytest

@@ -44,6 +44,7 @@ def test_bits():
     onnx.checker.check_model(graph, full_check=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.7, 0.9])
 def test_as_good_as_chance(keep):
     """Every sum over elements, steps, places and distances is as far from its mean as it would be by chance."""

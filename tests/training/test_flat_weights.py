@@ -95,6 +95,7 @@ class Normalized(LearningRateAdam):
     LearningRateAdamW(no_decay="vectors"), LearningRateNAdam(), LearningRateRAdam(), LearningRateLAMB(), Normalized(),
     "Adafactor",
 ], ids=lambda rate: rate if isinstance(rate, str) else type(rate).__name__)
+@pytest.mark.sampled(2)
 def test_an_epoch_with_any_optimizer_is_its_steps(rate):
     assert_same(learning_rate=rate)
 
@@ -104,6 +105,7 @@ def test_an_epoch_with_any_optimizer_is_its_steps(rate):
     OneCycleSchedule(50), StepSchedule(5), WarmUpSchedule(CosineSchedule(), 9, from_zero=True), "cosine_restarts",
     ReduceOnPlateauSchedule(StepSchedule(20), patience=1, threshold=0.5),
 ], ids=lambda s: s if isinstance(s, str) else type(s).__name__)
+@pytest.mark.sampled(2)
 def test_an_epoch_with_any_schedule_is_its_steps(schedule):
     assert_same(learning_rate=LearningRateAdam(schedule=schedule))
 
@@ -114,6 +116,7 @@ def test_an_epoch_with_any_schedule_is_its_steps(schedule):
     {"rate_factors": {"*2": 0.5}}, {"learning_penalty": ElasticLearningPenalty(0.1, 0.2)},
     {"precision": "float16", "loss_scale": LossScale()}, {"weights": ["scale", "b0", "W0"]},
 ], ids=lambda settings: next(iter(settings)))
+@pytest.mark.sampled(2)
 def test_an_epoch_with_any_setting_is_its_steps(settings):
     assert_same(**{"learning_rate": "Adam", **settings})
 

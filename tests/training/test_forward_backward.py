@@ -1,4 +1,4 @@
-"""Outputs and gradients equal those of torch's autograd, however many forwards are pending."""
+"""Outputs and gradients equal torch's autograd, however many forwards are pending."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""Forward keeps what the gradient reads, and no more."""
+"""Forward keeps the inputs of the gradient, and no more."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A training that overwrites its weights comes to the same ones, and leaves none half changed."""
+"""A training that overwrites its weights comes to the same weights, and leaves none half changed."""
 
 import gc
 import pickle

@@ -1,4 +1,4 @@
-"""A loss that the model computes: what steps, sums and counts make of it."""
+"""A loss that the model computes: its steps, sums and counts."""
 
 import numpy as np
 import pytest

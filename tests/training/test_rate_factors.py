@@ -1,4 +1,4 @@
-"""By what the rate of each weight is multiplied: names, patterns, the depth of layers; what is said of weights."""
+"""Factors of the rate of each weight: names, patterns, the depth of layers; descriptions of weights."""
 
 from dataclasses import replace
 

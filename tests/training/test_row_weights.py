@@ -1,4 +1,4 @@
-"""What counts in a mean: weights of rows and of elements, labels that do not count, and several outputs."""
+"""Counts of a mean: weights of rows and of elements, labels that do not count, and several outputs."""
 
 import numpy as np
 import pytest

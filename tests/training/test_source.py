@@ -1,4 +1,4 @@
-"""The source of a training's steps: its state, its steps for any and for given shapes, and what starts anew."""
+"""The source of a training's steps: its state, its steps for any and for given shapes, and states that start anew."""
 
 import numpy as np
 import pytest

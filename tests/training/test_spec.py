@@ -1,4 +1,4 @@
-"""The training spec: specialized to a batch, the states of each weight, and what is asked of a loss."""
+"""The training spec: specialized to a batch, the states of each weight, and requirements of a loss."""
 
 import pytest
 from models import mlp, net

@@ -1,4 +1,4 @@
-"""Inputs of strings in a training: what is compared with strings of the model."""
+"""Inputs of strings in a training: their comparison with strings of the model."""
 
 import pickle
 

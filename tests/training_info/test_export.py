@@ -1,4 +1,4 @@
-"""Export writes a training as the standard defines it; what the standard cannot hold is refused."""
+"""Export writes a training as the standard defines it; trainings that it cannot hold are refused."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Labels and weights in a training that a model stores: those of fit, and labels out of range refused as there."""
+"""Labels and weights in a training that a model stores: as in `fit`, and labels out of range refused as there."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Hostile .npz files end in one sentence, before memory is taken for what they say that they hold."""
+"""Hostile .npz files end in one sentence, before memory is taken for their alleged content."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""Gradient, Adagrad, Adam and Momentum compute what the specification says, on every runtime."""
+"""Gradient, Adagrad, Adam and Momentum compute as the specification says, on every runtime."""
 
 
 import numpy as np

@@ -76,6 +76,7 @@ def trained(model, *args, **settings):
     return Optimizer(model, shuffle=False, batch_size=5, random_state=0, **settings).partial_fit(*args)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rate", RATES, ids=lambda rate: type(rate).__name__)
 def test_an_export_goes_on(rate, tmp_path):
     first = trained(mlp(), X, Y, W, learning_rate=rate, learning_loss=HuberLearningLoss(0.3),

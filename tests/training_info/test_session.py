@@ -35,6 +35,7 @@ RATES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rate", RATES, ids=[f"{type(r).__name__}{i}" for i, r in enumerate(RATES)])
 @pytest.mark.parametrize("style", ["standard", "lowered"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

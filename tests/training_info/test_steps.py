@@ -1,4 +1,4 @@
-"""Stored steps: what an entry reads, returns and updates, for any or for given shapes."""
+"""Stored steps: inputs, results and updates of an entry, for any or for given shapes."""
 
 import numpy as np
 from training_models import WHOLE, by_hand

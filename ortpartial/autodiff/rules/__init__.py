@@ -1,4 +1,4 @@
-"""Differentiation rules of the operators, one family per module; importing the package registers them."""
+"""Differentiation rules of the operators, a family per module; importing the package registers them."""
 
 from . import (
     channels,

@@ -29,7 +29,8 @@ def _(x, scale, b, mean, var, *, dys, training_mode, momentum, epsilon):
 def batch_vjp(x: Value, scale: Value, dys: Sequence[Value | None], momentum: float, epsilon: float) -> list[Any]:
     """Cotangents of x, scale, b, mean and var in training mode, where a batch is normalized by its statistics.
 
-    The running mean and the running variance, the second and the third output, move towards those of the batch.
+    The running mean and the running variance, the second and the third output, move towards the statistics of the
+    batch.
     """
     dy, d_mean, d_var = (*dys, None, None)[:3]
     axes = [0, *range(2, x.rank)]
@@ -76,7 +77,7 @@ def normalize_vjp(x: Value, dxn: Value, axes: Sequence[int], epsilon: float) -> 
 
 
 def broadcast_channels(v: Value, x: Value) -> Value:
-    """One number per channel, with the axes that make it broadcast against x."""
+    """A number per channel, with the axes that make it broadcast against x."""
     return op.Unsqueeze(v, list(range(1, x.rank - 1))) if x.rank > 2 else v
 
 

@@ -1,4 +1,4 @@
-"""Gradients of older operators of com.microsoft: those that ONNX lacks, and those that it has taken over since."""
+"""Gradients of older operators of com.microsoft: missing in ONNX, or taken over by it since."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOMAIN = "com.microsoft"
 
 
 def _read_shapes(context: InferenceContext) -> list[Sequence[int | str | None]]:
-    """The shapes of the first two inputs, of rank 0 where one is not known."""
+    """The shapes of the first two inputs, of rank 0 where unknown."""
     return [Value(context.get_input_type(i)).shape or () for i in range(min(2, context.get_num_inputs()))]
 
 
@@ -90,7 +90,7 @@ def _(a, b, absmax, *, K, N, block_size, quant_type, transB):
     return a @ swap_last_axes(op.Reshape(weight, [N, K]))
 
 
-# What ONNX has taken over.
+# Operators that ONNX has taken over.
 
 
 @reads_as("TransposeMatMul")
@@ -144,5 +144,5 @@ def _(x, scale=None, *, alpha=1.0):
 
 
 def scalar(x: Value) -> Value:
-    """A tensor of one element with no axes."""
+    """A tensor of a single element with no axes."""
     return op.Reshape(x, constant([], np.int64))

@@ -66,7 +66,7 @@ def _read_of(body: Subgraph, gradients: Sequence[Value], since: int, saved: Call
              inputs_of_gradients: Iterable[Value] = ()) -> list[Value]:
     """The values of a body that gradients, whose nodes are younger than `since`, need to read.
 
-    A value that cannot be saved is recomputed from those that can. Random numbers are never drawn again.
+    A value that cannot be saved is recomputed from saved values. Random numbers are never drawn again.
     """
     nodes, inputs = body.own, set(body.inputs)
     read: dict[Value, None] = {}
@@ -89,9 +89,9 @@ def _is_static(v: Value) -> bool:
 
 
 def _make_steady(body: Subgraph) -> Callable[[Value], bool]:
-    """A function that says whether a value of the body is known to have one shape in all iterations.
+    """A function that says whether a value of the body is known to have the same shape in all iterations.
 
-    Only such values can be stacked: the bags of an embedding, for one, have as many rows as a computed slice.
+    Only such values can be stacked: the bags of an embedding, for example, have as many rows as a computed slice.
     """
     sizes = {n for x in (*body.inputs, *body.captured) for n in x.shape or () if isinstance(n, str)}
     return lambda v: v.shape is not None and all(isinstance(n, int) or n in sizes for n in v.shape)
@@ -109,7 +109,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a loop carries: the initial one, before and after one iteration in the body, and the final one."""
+    """A value that a loop carries: initial, before and after an iteration in the body, and final."""
 
     first: Value
     before: Value
@@ -143,7 +143,7 @@ def _(trips=None, going=None, *first, node, dys, wanted):
 
 @dataclass(frozen=True)
 class BackwardBody:
-    """One iteration of the backward Scan. It carries the cotangents of carried values and sums over iterations.
+    """An iteration of the backward Scan. It carries the cotangents of carried values and sums over iterations.
 
     It reads the cotangents of the sequences that the loop writes, and `saved`, values of the loop's iterations.
     """
@@ -159,7 +159,7 @@ def _backpropagate_loop(
     node: Node, carried: Sequence[Carried], read: Sequence[Stream], written: Sequence[Stream],
     dys: Mapping[Value, Value], wanted: Sequence[Value],
 ) -> list[Value | None]:
-    """Cotangents of a Scan or Loop, by a Scan over its iterations, the last one first."""
+    """Cotangents of a Scan or Loop, by a Scan over its iterations, the last first."""
     (body,) = node.bodies
     asked = set(wanted)
     captured = [x for x in body.captured if x in asked]
@@ -192,7 +192,7 @@ def _write_body(
 ) -> BackwardBody | None:
     """The body of the backward Scan, from the cotangents of `ends`; None where nothing wanted has a gradient.
 
-    Cotangents that are finite are those of all iterations if they come out of the body as finite as they come in.
+    Cotangents are finite in all iterations if they come out of the body as finite as they come in.
     """
     (body,) = node.bodies
     since = next(counter)
@@ -221,7 +221,7 @@ def _differentiate_body(
     ends: Sequence[Stream], is_bounded: bool,
 ) -> tuple[list[Value], list[Value], dict[Value, Value | None]]:
     """Variables for the cotangents of carried values and of `ends`, and the gradients of the body's arguments."""
-    # What is carried keeps its shape, but for sizes of a Loop that are not known.
+    # A carried value keeps its shape, but for sizes of a Loop that are not known.
     ds = [_like(c.after if c.before.shape is None or None in c.before.shape else c.before, "ds") for c in carried]
     dy = [_like(s.slice, "dy") for s in ends]
     for v in () if is_bounded else (*ds, *dy):
@@ -235,9 +235,9 @@ def _differentiate_body(
 def _saved_streams(
     node: Node, values: Sequence[Value], read: Sequence[Stream], written: Sequence[Stream], has_length: bool
 ) -> list[Stream]:
-    """Values of the body in all iterations: sequences that the loop reads or writes, or tapped ones.
+    """Values of the body in all iterations: sequences that the loop reads or writes, or taps.
 
-    A Scan takes its length from a sequence: unless another one has it, there is at least one.
+    A Scan takes its length from a sequence: unless another has it, there is at least this.
     """
     streams = {s.slice: s for s in (*written, *read)}
     saved = [streams.get(v) or Stream(node.tap(v), v) for v in values]
@@ -258,7 +258,7 @@ def _list_gradients(values: Iterable[Value], gradients: Mapping[Value, Value | N
 
 
 def _fill(gradients: Sequence[Value | None], like: Sequence[Value]) -> list[Value]:
-    """Gradients, with zeros in place of those that there are not."""
+    """Gradients, with zeros in place of missing gradients."""
     return [zeros_like(d) if g is None else g for g, d in zip(gradients, like, strict=True)]
 
 
@@ -285,7 +285,7 @@ def _run_backward(
 
 
 def _listed(outputs: Any) -> list[Value]:
-    """The outputs of an operator, one or several, as a list."""
+    """The outputs of an operator, single or several, as a list."""
     return [outputs] if isinstance(outputs, Value) else list(outputs)
 
 
@@ -300,7 +300,7 @@ def _like(x: Value, hint: str) -> Value:
 
 
 def _surely_runs(node: Node) -> bool:
-    """Whether a Loop is known to have one iteration at least."""
+    """Whether a Loop is known to have at least an iteration."""
     trips, going = (*node.inputs, None, None)[:2]
     counted = trips is not None and trips.array is not None and trips.array.item() > 0
     return counted and (going is None or (going.array is not None and going.array.item()))

@@ -32,7 +32,7 @@ def _(a, b, *, dy):
 
 
 def multiply(dy: Value, factor: Value) -> Value:
-    """dy · factor, in which a factor that is a mask selects, such as those of other gradients."""
+    """dy · factor, in which a factor that is a mask selects, as in other gradients."""
     return scale(dy, factor) if is_mask(factor) else dy * factor
 
 
@@ -222,7 +222,7 @@ def _(x, *, dy):
 
 
 # Arguments are compared with each other and not with the output: on the CPU, onnxruntime (1.19.2 and 1.31.1 alike)
-# computes much of float16 in float32, and would compare a number before it is rounded with one that is rounded.
+# computes much of float16 in float32, and would compare numbers before and after rounding.
 
 
 @vjp("Clip")

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that onnxruntime computes on GPUs alone, read as what they compute in standard ones.
+"""Operators of com.microsoft that onnxruntime computes on GPUs alone, read as expressions in standard operators.
 
 `onnxruntime.transformers` writes them into models that are optimized for a GPU: so they run, and train, anywhere.
 """
@@ -105,7 +105,7 @@ def _(table, queries, keys, *, max_distance, is_bidirectional=0):
 
 
 def count(n: Value) -> Value:
-    """The numbers below n, which has one element."""
+    """The numbers below n, which has a single element."""
     if n.array is not None:
         return constant(np.arange(int(n.array.reshape(-1)[0])))
     return op.Range(0, op.Cast(op.Reshape(n, constant([], np.int64)), to=TensorProto.INT64), 1)

@@ -63,7 +63,7 @@ def _(x, places, cos, sin, *, dy, wanted, node):
 
 
 def _infer_attention(context: InferenceContext) -> None:
-    """Types: keys and values as heads, behind those of the past, whose type is that of the cache."""
+    """Types: keys and values as heads, behind the heads of the past, in the type of the cache."""
     query = context.get_input_type(0).tensor_type
     past = context.get_input_type(3).tensor_type if context.get_num_inputs() > 3 and context.has_input(3) else query
     n, m = (context.get_attribute(name) for name in ("num_heads", "kv_num_heads"))
@@ -161,7 +161,7 @@ def norm_heads(inputs: Inputs, attributes: Attributes) -> list[Value]:
 
 
 class WindowCache:
-    """A cache of a window: keys are counted from the first one that it holds.
+    """A cache of a window: keys are counted from the first that it holds.
 
     As onnxruntime 1.32.0 says: of T keys of a row, a cache of C for a window of W holds the last T - G ⌈(T - C) / G⌉,
     where G = C - W + 1, and all where T ≤ C.
@@ -188,7 +188,7 @@ class WindowCache:
         return op.Div(op.Max(keys - self.size, 0) + self.step - 1, self.step) * self.step
 
     def keep(self, x: Value) -> Value:
-        """Of all keys or values those that the cache holds, from its first row on; what is behind them is undefined."""
+        """The keys or values that the cache holds, from its first row on; the rows behind them are undefined."""
         first = self.drop(self.rows.last + 1) - self.drop(self.rows.first)
         rows = op.Min(first + count(self.size), slice_shape(x, 2, 3) - 1)
         kept = op.GatherND(op.Transpose(x, perm=[0, 2, 1, 3]), op.Unsqueeze(rows, [2]), batch_dims=1)
@@ -265,7 +265,7 @@ class Heads:
                                   interleaved=self.node.attribute("rotary_interleaved"))
 
     def group(self, x: Value) -> Value:
-        """Queries with the heads that share keys one after the other."""
+        """Queries with the heads that share keys in a row."""
         if self.each == 1:
             return op.Transpose(op.Reshape(x, [0, 0, self.shared, self.size]), perm=[0, 2, 1, 3])
         apart = op.Reshape(x, [0, 0, self.shared, self.each, self.size])
@@ -302,12 +302,12 @@ class Heads:
                                        axis=0), allowzero=1).stated([None] * 4)
 
     def sum_queries(self, d: Value) -> Value:
-        """One number of each query summed for each head."""
+        """A number of each query, summed for each head."""
         apart = op.Reshape(d, [0, self.shared, self.each, -1])
         return op.Reshape(op.ReduceSum(apart, [0, 3], keepdims=0), [-1])
 
     def normalize_scores(self, scores: Value, sink: Value | None) -> tuple[Value, Value | None]:
-        """Probabilities, and what is missing to 1 where a sink takes its share."""
+        """Probabilities, and the share of a sink, if any."""
         p = op.Softmax(scores, axis=-1)
         if sink is None and self.node.attribute("smooth_softmax") != 1:
             return p, None
@@ -320,9 +320,9 @@ class Heads:
 
 
 class Rows:
-    """The rows of a batch: which of its keys each query sees, and which are those of the past.
+    """The rows of a batch: the keys that each query sees, and the keys of the past.
 
-    All that follows from lengths alone is written alike for every layer, so that one computes it.
+    All that follows from lengths alone is written alike for every layer, so that it is computed once.
 
     Parameters
     ----------
@@ -354,7 +354,7 @@ class Rows:
         return self.first + count(self.queries)
 
     def turns(self, position_ids: Value | None) -> Value:
-        """The places that the angles of queries and new keys are those of; without a past, the first of them.
+        """The places whose angles queries and new keys have; without a past, the first of them.
 
         Of a prompt, onnxruntime 1.32.0 reads the first position alone, and counts from there.
         """

@@ -1,4 +1,4 @@
-"""Gradients of indexing: gather, scatter, one-hot and the like."""
+"""Gradients of indexing: gather, scatter, OneHot and the like."""
 
 from collections.abc import Callable
 
@@ -50,7 +50,7 @@ def _(x, k, *, ys, dy, axis):
 
 @vjp("Unique")
 def _(x, *, ys, dy, axis):
-    # Of equal elements, the first one is moved to y.
+    # Of equal elements, the first is moved to y.
     first, flat = ys[1], axis is None
     return scatter_back(dy, x, lambda i: op.Gather(op.Reshape(i, [-1]) if flat else i, first, axis=0 if flat else axis))
 
@@ -93,7 +93,7 @@ def scatter_vjp(
             return place(ones_like(x), v, reduction="mul")
 
         return dy * product(u), factors_vjp(u, dy * x, product, lambda v: scatter_back(v, x, pick), pick)
-    # Computed again in float32: of float16, the runtime may compare a number before it was rounded with one after it.
+    # Computed again in float32: of float16, the runtime may compare numbers before and after rounding.
     x, u = in_float32(x), in_float32(u)
     y = place(x, u, reduction=reduction)
     kept, came = op.Equal(x, y), op.Equal(u, pick(y))

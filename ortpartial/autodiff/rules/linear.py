@@ -23,7 +23,7 @@ def matmul_vjp(a: Value, b: Value, dy: Value) -> tuple[Value, Value]:
     """da = dy bᵀ and db = aᵀ dy, not yet summed over broadcast batch axes."""
     if b.rank > 2:
         return dy @ swap_last_axes(b), swap_last_axes(a) @ dy
-    # One matrix under many rows is one flat product: much faster than many small ones summed afterwards.
+    # A matrix under many rows is a flat product: much faster than many small products summed afterwards.
     rows, drows = flatten_rows(a), flatten_rows(dy)
     return reshape_like(op.Gemm(drows, b, transB=1), a), op.Gemm(rows, drows, transA=1)
 
@@ -35,7 +35,7 @@ def swap_last_axes(x: Value) -> Value:
 
 
 def flatten_rows(x: Value) -> Value:
-    """The rows of x as one matrix."""
+    """The rows of x as a matrix."""
     return x if x.rank == 2 else op.Flatten(x, axis=x.rank - 1)
 
 

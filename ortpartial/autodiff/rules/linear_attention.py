@@ -27,7 +27,7 @@ DOMAIN = "com.microsoft"
 
 
 def _infer_recurrence(context: InferenceContext) -> None:
-    """Types: the output is like the query, the state like the past one, of float32 without one."""
+    """Types: the output is like the query, the state like the past state, of float32 without a past."""
     query = context.get_input_type(0).tensor_type.elem_type
     has_state = context.get_num_inputs() > 3 and context.has_input(3)
     state = context.get_input_type(3).tensor_type.elem_type if has_state else query
@@ -158,7 +158,7 @@ def _(query, key=None, value=None, lengths=None, decay=None, beta=None, state=No
         query, key, value = op.Split(query, sizes, axis=query.rank - 1, n_outputs=3)
 
     def turn(x: Value, *sizes: int) -> Value:
-        """The tokens of rows of one length first: (tokens, batch, ...)."""
+        """The tokens of rows of equal length first: (tokens, batch, ...)."""
         shape = concat_sizes(slice_shape(state, 0, 1), constant([-1, *sizes]))
         rows = op.Reshape(widen(x), shape).stated([batch, None, *sizes])
         return op.Transpose(rows, perm=[1, 0, *range(2, rows.rank)])

@@ -64,6 +64,6 @@ def class_indices(x: Value, labels: Value) -> Value:
 
 
 def broadcast_classes(v: Value, x: Value) -> Value:
-    """One number per class, with the axes that make it broadcast against x."""
+    """A number per class, with the axes that make it broadcast against x."""
     shape = [-1] + [1] * (x.rank - 2)
     return constant(v.array.reshape(shape)) if v.array is not None else op.Reshape(v, shape)

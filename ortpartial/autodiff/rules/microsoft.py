@@ -1,4 +1,4 @@
-"""Gradients of com.microsoft operators: those that onnxruntime's optimizers fuse from standard ones."""
+"""Gradients of com.microsoft operators: fused by onnxruntime's optimizers from standard operators."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KINDS = {int: AttributeProto.INT, float: AttributeProto.FLOAT, str: AttributePr
 def fused(inputs: str, outputs: str = "Y", **attributes: object) -> Callable[[Function], Function]:
     """Declare the operator that a function computes: its schema, its type inference and its gradient.
 
-    `inputs` and `outputs` are names, optional ones with a question mark; `_TYPES` holds those of another type than T.
-    Attributes are given by their defaults, or by their types where they have none.
+    `inputs` and `outputs` are names, optional names with a question mark; `_TYPES` holds names of other types than T.
+    Attributes are given by their defaults, or else by their types.
     """
 
     def register(formula: Function) -> Function:
@@ -74,7 +74,6 @@ def _declared(attributes: dict[str, object]) -> list[defs.OpSchema.Attribute]:
 
 def _inferred(formula: Callable[..., Any], attributes: dict[str, Any]) -> Callable[[Any], None]:
     """Type inference: types and shapes of the formula's outputs, or the type alone where a rank is unknown."""
-
     parameters = inspect.signature(formula).parameters
 
     def infer(context: InferenceContext) -> None:
@@ -221,7 +220,7 @@ def EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta,
         total = total + op.Gather(positions, places)
     if kinds is not None:
         total = total + op.Gather(kinds, segments)
-    # Of the second output only the type counts: what reads it has no gradient by it.
+    # Of the second output only the type counts: its readers have no gradient by it.
     lengths = op.ReduceSum(ids if mask is None else mask, [1], keepdims=0)
     return op.LayerNormalization(total, gamma, beta, epsilon=epsilon), lengths, total
 

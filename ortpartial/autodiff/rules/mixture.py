@@ -1,6 +1,6 @@
 """Gradients of mixtures of experts in com.microsoft: every token passes through a few of many small networks.
 
-The node computes the experts of each token; the gradient computes all of them, as one product each, with a weight of 0
+The node computes the experts of each token; the gradient computes all of them, as a product each, with a weight of 0
 where a token was not sent.
 """
 
@@ -115,7 +115,7 @@ def dequantize_experts(packed: Value, scales: Value, zero: Value | None, bits: i
     blocks = inputs // block_size if block_size else 1
 
     def read(v: Value, each: int) -> Value:
-        """Rows of whole numbers in 4 or 8 bits, less the zero point that is meant without one."""
+        """Rows of whole numbers in 4 or 8 bits, less the default zero point."""
         if v.array is None or bits not in (2, 4, 8):
             raise NoGradientError("com.microsoft.QMoE has a gradient where its weights and zero points are "
                                   "initializers of 2, 4 or 8 bits.")

@@ -51,7 +51,7 @@ def _(x, scale, bias=None, *, ys, dys, axis, epsilon):
 
 
 def center(x: Value, ys: Sequence[Value], mean: Callable[[Value], Value], epsilon: float) -> tuple[Value, Value]:
-    """x - mean(x) and 1 / √(variance + ε): from the operator's outputs, unless those have less precision than x."""
+    """x - mean(x) and 1 / √(variance + ε): from the operator's outputs, unless these have less precision than x."""
     if len(ys) > 1 and ys[1].dtype == x.dtype:
         return x - ys[1], ys[2]
     xc = x - mean(x)
@@ -102,7 +102,7 @@ def expand_lrn(x, *, size, alpha, beta, bias):
 
 
 def band_matrix(x: Value, width: int, weight: float) -> Value:
-    """The matrix that sums a band of channels around each, with one more after than before it if the width is even.
+    """The matrix that sums a band of channels around each, with an element more after than before if the width is even.
 
     The weight is in it: onnxruntime 1.31.1 rounds a factor of a product to float32, in float64 as well.
     """

@@ -80,7 +80,7 @@ def _(data, indices, scales, zero_points=None, *, bits, block_size, gather_axis,
                                     "one axis of both rows and blocks": gather == blocks})
 
     def pick(v: Value) -> Value:
-        """Rows of numbers or zero points, less the zero point that is meant without one."""
+        """Rows of numbers or zero points, less the default zero point."""
         whole: Any = v.array
         if is_packed:
             whole = (unpack(whole, bits) - np.uint8(2 ** (bits - 1))).view(np.int8)  # It wraps around.
@@ -103,9 +103,9 @@ class PackedWeight:
     """A matrix (N, K) of whole numbers in blocks along its rows, each block with a scale and perhaps a zero point.
 
     Nothing is stored but the bytes that the forward product reads. The step dequantizes them for the moment of the
-    product that needs them, as a transposed matrix for each place in a byte: where a byte has two numbers, that of the
-    even columns and that of the odd ones. onnxruntime 1.32.0 dequantizes neighbors that have a scale each with vector
-    instructions, 10 times faster than those that share one.
+    product that needs them, as a transposed matrix for each place in a byte: where a byte has two numbers, a matrix of
+    the even columns and a matrix of the odd columns. onnxruntime 1.32.0 dequantizes neighbors that have a scale each
+    with vector instructions, 10 times faster than neighbors that share a scale.
     """
 
     packed: Value
@@ -130,7 +130,7 @@ class PackedWeight:
 
     @property
     def columns(self) -> int:
-        """How many columns there are, with those that only fill the last block."""
+        """The number of columns, with the padding of the last block."""
         return self.blocks * self.block_size
 
     @cached_property
@@ -150,7 +150,7 @@ class PackedWeight:
         return numbers.reshape(self.shape[0], -1)[:, : self.blocks].T
 
     def multiply(self, rows: Value) -> Value:
-        """The product of rows of N numbers and the matrix, some rows of a big one at a time."""
+        """The product of rows of N numbers and the matrix, some rows of a big matrix at a time."""
         n, k = self.shape
         count = -(-n * k // limits().dequantized_elements)
         step = -(-n // count)
@@ -168,7 +168,7 @@ class PackedWeight:
         return op.Transpose(columns[: self.shape[1]] if filled else columns, perm=[1, 0])
 
     def _dequantize(self, scales: Value, place: int, part: slice = slice(None)) -> Value:
-        """The transposed matrix of a place: (bytes of a row, N). For the last one, see `_take_apart`."""
+        """The transposed matrix of a place: (bytes of a row, N). For the last, see `_take_apart`."""
         shift, highest = self.bits * place, 2**self.bits - 1
         numbers, one = self._transpose(part), 255 // highest
         if self.groups is not None or place < self.places[-1]:
@@ -243,6 +243,6 @@ def _read(v: Value, what: str) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers of rows of bytes, the first one in the lowest bits, each in a byte of its own."""
+    """The numbers of rows of bytes, the first in the lowest bits, each in a byte of its own."""
     parts = (packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8(2**bits - 1)
     return parts.reshape(*packed.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""Gradients of quantization: of dequantization by its scale, and of what passes straight through rounding."""
+"""Gradients of quantization: of dequantization by its scale, and straight through rounding."""
 
 from ortpartial.graph import cast, stop_gradient
 from ortpartial.model import dequantize, to_real

@@ -1,8 +1,8 @@
-"""Gradients of recurrent operators: one step is written as an expression, and a Scan goes back from step to step.
+"""Gradients of recurrent operators: a step is written as an expression, and a Scan goes back from step to step.
 
-The operator returns the states of all steps, so that only the cotangents of the states are computed step by step.
-The rest is computed for all steps at once: what x adds to the gates, the derivatives of activations, the cotangents of
-weights.
+The operator returns the states of all steps, so that only the cotangents of the states are computed step by step. The
+rest is computed for all steps at once: the contribution of x to the gates, the derivatives of activations, the
+cotangents of weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from .time import find_dependent, find_edge, flatten_steps, has_rows, like, like
 Step = Callable[..., Sequence[Value]]
 
 #: Activations by their names in small letters, with the defaults of alpha and beta. None: onnxruntime 1.19.2 and 1.31.1
-#: do not take what the specification says, if it says anything. In an RNN they take 0 always.
+#: do not take the specification's defaults, if it has any. In an RNN they take 0 always.
 ACTIVATIONS: dict[str, tuple[Callable[..., Value], tuple[float | None, ...]]] = {
     "affine": (lambda x, alpha, beta: alpha * x + beta, (None, None)),
     "elu": (lambda x, alpha: op.Elu(x, alpha=alpha), (1.0,)),
@@ -98,7 +98,7 @@ DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, Tr
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a recurrent operator: one step as an expression, and the sequences that all steps read.
+    """A direction of a recurrent operator: its step as an expression, and the sequences that all steps read.
 
     `states` are variables for the states before a step, `new` the states after it. `read` maps variables for the
     rows of a step to the rows of all steps, (T·N, ...): the contribution of x to the gates and, where sequences
@@ -197,16 +197,16 @@ def recurrent_vjp(*inputs, node, ys, dys):
 
 
 def direction_vjp(way, x, y, dy, last):
-    """Cotangents of the initial states, of the contribution of x and of the weights, from those of all outputs.
+    """Cotangents of the initial states, the contribution of x and the weights, from the cotangents of all outputs.
 
-    A Scan from the last step to the first carries e, the cotangents of the states. Its outputs at each step are what
-    the other cotangents need, which are then one product over all steps.
+    A Scan from the last step to the first carries e, the cotangents of the states. Its outputs at each step are the
+    factors of the other cotangents, which are then a product over all steps.
     """
     read, e = dict(way.read), [like_cotangent(v, "e", *last, *([] if dy is None else [dy])) for v in way.states]
     s, *_ = read
     h, *cell = way.states
     hidden = h.shape[1]
-    # The first state of all steps is an output of the operator. The second one, of LSTM, takes another Scan.
+    # The first state of all steps is an output of the operator. The second state, of LSTM, takes another Scan.
     read[h] = flatten_steps(op.Concat(op.Unsqueeze(way.first[0], [0]), op.Slice(y, [0], [-1], [0]), axis=0), hidden)
     for c in cell:
         read[c] = flatten_steps(scan_steps(x, {c: way.first[1]}, way.new[1:], [c], read)[1], hidden)
@@ -257,14 +257,14 @@ def activations(node: Node, defaults: Sequence[str], n: int) -> list[Callable[[V
     """The activations of n directions; each takes as many of the alphas and betas as it has parameters."""
     names = node.attribute("activations") or [*defaults] * n
     alphas, betas = (iter(node.attribute(f"activation_{k}") or ()) for k in ("alpha", "beta"))
-    # What goes into a gate is clipped. The last activation of three is that of the cell, which is none.
+    # The input of a gate is clipped. The last activation of three belongs to the cell, which is no gate.
     return [activation(node, name, alphas, betas, gate=i % len(defaults) < 2) for i, name in enumerate(names)]
 
 
 def activation(
     node: Node, name: str, alphas: Iterator[float], betas: Iterator[float], gate: bool
 ) -> Callable[[Value], Value]:
-    """One activation; it clips its input first where the node says so."""
+    """An activation; it clips its input first where the node says so."""
     if name.lower() not in ACTIVATIONS:
         raise NoGradientError(f"{node!r} has the activation {name}; those that are known are {', '.join(ACTIVATIONS)}.")
     f, defaults = ACTIVATIONS[name.lower()]

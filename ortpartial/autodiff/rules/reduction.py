@@ -1,4 +1,4 @@
-"""Gradients of reductions: sums, means, extremes and products over axes, cumulative ones included."""
+"""Gradients of reductions: sums, means, extremes and products over axes, also cumulative."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Combine = Callable[[Value], Value]
 
 
 def restore_axes(v: Value, axes: Value | None, keepdims: int) -> Value:
-    """v with the reduced axes as axes of size one, so that it broadcasts against the operand."""
+    """v with the reduced axes as axes of size 1, so that it broadcasts against the operand."""
     if keepdims or axes is None or (axes.array is not None and axes.array.size == 0):
         return v
     return op.Unsqueeze(v, axes)
@@ -66,7 +66,7 @@ def _(x, axes=None, *, dy, keepdims):
 
 @vjp("ReduceL2")
 def _(x, axes=None, *, y, dy, keepdims):
-    # The norm of 0 has no gradient; 0 is what everybody takes.
+    # The norm of 0 has no gradient; everybody takes 0.
     zero = op.Equal(y, 0)
     return x * restore_axes(guard(dy / (y + cast(zero, y)), op.Not(zero)), axes, keepdims)
 
@@ -135,8 +135,8 @@ def _(x, axis, *, dy, exclusive, reverse):
 def factors_vjp(x: Value, dy: Value, product: Combine, total: Combine, back: Combine) -> Value:
     """Σ dy · (the product of the other factors), over all products that contain a factor x.
 
-    Factors of zero are kept apart, z: without them a product is divided by x, whatever x is. With them it is s, their
-    sum, where it has one more than was asked for: 0, but with the derivative that the product has.
+    Zero factors are kept apart, z: without them a product is divided by x, whatever x is. A product with a zero too
+    many is s, the sum of its zeros: 0, but with the derivative of the product.
     """
     z = cast(op.Equal(x, 0), x)
     n, s = total(z), total(z * x)

@@ -16,7 +16,7 @@ from .shape import concat_sizes, slice_shape
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of the bins of R regions along one axis: places (R, bins, K), weights, and which of them exist."""
+    """Samples of the bins of R regions along an axis: places (R, bins, K), weights, and which of them exist."""
 
     bins: int
     places: Value
@@ -41,7 +41,7 @@ def _(x, rois, batch_indices, *, mode, output_height, output_width, sampling_rat
 def _(x, rois, *, pooled_shape, spatial_scale):
     samples = []
     for axis, bins in ((1, pooled_shape[0]), (0, pooled_shape[1])):
-        # Half numbers go up, and not to the nearest even one.
+        # Half numbers go up, and not to the nearest even number.
         start, end = (op.Floor(op.Gather(rois, [[i]], axis=1) * spatial_scale + 0.5) for i in (axis + 1, axis + 3))
         step, n = op.Max(end - start + 1, 1) / bins, axis_size(x, 3 - axis)
         bin_ = op.Unsqueeze(count_up(bins, x), [0, 2])
@@ -53,7 +53,7 @@ def _(x, rois, *, pooled_shape, spatial_scale):
 
 
 def align_samples(start: Value, step: Value, bins: int, ratio: int, n: Value) -> Samples:
-    """Equidistant samples in bins of one step; without a ratio, as many as the step has elements."""
+    """Equidistant samples in bins of a step; without a ratio, as many as the step has elements."""
     number = constant(np.full((1, 1, 1), ratio, step.dtype)) if ratio else op.Max(op.Ceil(step), 0)
     s, bin_ = count_up_to(number), op.Unsqueeze(count_up(bins, step), [0, 2])
     u = start + (bin_ + (s + 0.5) / op.Max(number, 1)) * step
@@ -110,7 +110,7 @@ def count_up_to(number: Value) -> Value:
 
 
 def by_batch(x: Value) -> Value:
-    """Images (N, C, H, W) as one volume, (1, C, N, H, W), whose first axis selects the image."""
+    """Images (N, C, H, W) as a volume, (1, C, N, H, W), whose first axis selects the image."""
     return op.Unsqueeze(op.Transpose(x, perm=[1, 0, 2, 3]), [0])
 
 
@@ -121,7 +121,7 @@ def image_taps(images: Value, samples: Sequence[Samples]) -> Taps:
 
 
 def each_bin(v: Value, axis: int, samples: Sequence[Samples]) -> Value:
-    """Values of the bins along one axis, (R, bins, K), repeated for the bins of both, (1, P, K)."""
+    """Values of the bins along an axis, (R, bins, K), repeated for the bins of both, (1, P, K)."""
     shape = [1, samples[0].bins, samples[1].bins, 1]
     return op.Unsqueeze(op.Flatten(op.Expand(op.Unsqueeze(v, [2 - axis]), shape).stated([None] * 4), axis=3), [0])
 

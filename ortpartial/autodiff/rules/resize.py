@@ -26,7 +26,7 @@ def _(x, roi=None, scales=None, sizes=None, *, y, dy, node, wanted, axes):
 
 
 def check_places(node: Node, wanted: Sequence[bool]) -> None:
-    """Raise for a gradient by what moves the places between which Resize interpolates; the nearest one is not moved."""
+    """Raise for a gradient by scales or regions, which move the places of interpolation, but not the nearest."""
     if node.attribute("mode") == "nearest":
         return
     crops = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -38,7 +38,7 @@ def check_places(node: Node, wanted: Sequence[bool]) -> None:
 
 
 def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value:
-    """The matrix that resizes one axis, the i-th of the resized ones: a row for each of its elements."""
+    """The matrix that resizes an axis, the i-th of the resized axes: a row for each of its elements."""
     roi, scales, sizes = (*map(drop_empty, node.inputs[1:]), None, None, None)[:3]
 
     def part(v, *places):
@@ -46,16 +46,16 @@ def resize_matrix(node: Node, x: Value, i: int, axis: int, n_axes: int) -> Value
             return None if v is None else constant(v.array[list(places)])
         return op.Gather(v, constant(places))
 
-    # Every axis gets its own call, and what lies outside of x does not depend on x.
+    # Every axis gets its own call, and places outside of x do not depend on x.
     return op.Resize(identity_matrix(x, axis), part(roi, i, i + n_axes), part(scales, i), part(sizes, i), axes=[1],
                      **copy_attributes(node, "axes", "keep_aspect_ratio_policy", "extrapolation_value"))
 
 
 def shared_ratio_matrix(node: Node, x: Value, i: int, axes: Sequence[int]) -> Value:
-    """The same where all axes share one ratio, which depends on all sizes: images constant along the other axes."""
+    """The same where all axes share a ratio, which depends on all sizes: images constant along the other axes."""
     rows, places = identity_matrix(x, axes[i]), range(2, 2 + len(axes))
     others = [1, *(k for k in places if k != i + 2)]
-    # Images with one channel, as onnxruntime has no cubic mode for tensors of another rank.
+    # Images with a single channel, as onnxruntime has no cubic mode for tensors of another rank.
     shape = concat_sizes(slice_shape(x, axes[i], axes[i] + 1), constant([1]), *(slice_shape(x, a, a + 1) for a in axes))
     images = op.Expand(op.Unsqueeze(rows, others), shape).stated([None] * (2 + len(axes)))
     settings = copy_attributes(node, "axes")
@@ -69,7 +69,7 @@ def copy_attributes(node: Node, *left_out: str) -> dict[str, Any]:
 
 
 def keeps_ratio(node: Node) -> bool:
-    """Whether all axes are resized by one ratio, whatever sizes are asked for."""
+    """Whether all axes are resized by the same ratio, whatever sizes are asked for."""
     crops = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     policy = node.attribute("keep_aspect_ratio_policy")
     keeps = drop_empty((*node.inputs, None, None, None)[3]) is not None and policy != "stretch"
@@ -82,12 +82,12 @@ def keeps_ratio(node: Node) -> bool:
 
 
 def drop_empty(v: Value | None) -> Value | None:
-    """An optional input, None for the empty tensor by which old models leave one out."""
+    """An optional input, None for the empty tensor by which old models omit it."""
     return None if v is None or (v.array is not None and not v.array.size) else v
 
 
 def is_resized(node: Node, i: int, axis: int, x: Value, y: Value) -> bool:
-    """Whether Resize may change an axis, the i-th of the resized ones."""
+    """Whether Resize may change an axis, the i-th of the resized axes."""
     scales = drop_empty((*node.inputs, None, None)[2])
     if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize" or keeps_ratio(node):
         return True

@@ -18,7 +18,7 @@ from .window import read_window
 
 @dataclass(frozen=True)
 class Taps:
-    """Samples along one axis: places (N, P, K) and their weights, None where all are 1."""
+    """Samples along an axis: places (N, P, K) and their weights, None where all are 1."""
 
     places: Value
     weights: Value | None = None
@@ -30,7 +30,7 @@ def _(x, grid, *, y, mode, padding_mode, align_corners):
     points = flatten_grid(grid, r)
     taps = []
     for axis in range(2, x.rank):
-        # The axes of the grid are named the other way round: its first number is that of the last axis.
+        # The axes of the grid are named the other way round: its first number belongs to the last axis.
         u, n = op.Gather(points, x.rank - 1 - axis, axis=2), cast(slice_shape(x, axis, axis + 1), grid)
         u = (u + 1) * (n - 1) / 2 if align_corners else ((u + 1) * n - 1) / 2
         taps.append(pad_taps(interpolate(u, mode), n, padding_mode, align_corners))
@@ -66,7 +66,7 @@ def far_weight(d: Value, a: float = -0.75) -> Value:
 
 
 def pad_taps(taps: Taps, n: Value, padding_mode: str, align_corners: int) -> Taps:
-    """Taps inside of an axis of n elements: outer ones are moved inside or have a weight of 0."""
+    """Taps inside of an axis of n elements: outer taps are moved inside or have a weight of 0."""
     i, weights = taps.places, taps.weights
     if padding_mode == "zeros":
         inside = cast(op.And(i >= 0, i <= n - 1), n)
@@ -102,7 +102,7 @@ def sample(x: Value, taps: Sequence[Taps]) -> Value:
 
 
 def align_taps(v: Value, axis: int, n_axes: int) -> Value:
-    """Values of the taps of one axis, (N, P, K), with the axes that make them broadcast against all axes."""
+    """Values of the taps of an axis, (N, P, K), with the axes that make them broadcast against all axes."""
     return op.Unsqueeze(v, [2 + i for i in range(n_axes) if i != axis])
 
 
@@ -113,7 +113,7 @@ def to_integers(v: Value) -> Value:
 
 @vjp("AffineGrid")
 def _(theta, shape, *, y, dy, align_corners):
-    # The grid is linear in theta, so that the identity gives what theta was multiplied by.
+    # The grid is linear in theta, so that the identity gives the factor of theta.
     r = y.rank - 2
     one_image = op.Concat([1], op.Slice(shape, [1], [r + 2]), axis=0)
     base = op.AffineGrid(constant(np.eye(r, r + 1, dtype=theta.dtype)[None]), one_image, align_corners=align_corners)

@@ -108,7 +108,7 @@ def slice_margins(x: Value, y: Value, starts: Value, axes: Value | None) -> Valu
 
 
 def expand_pads(pads: Value, axes: Value | None, x: Value) -> Value:
-    """The pads of some axes of x as those of all axes, 0 elsewhere.
+    """The pads of some axes of x as pads of all axes, 0 elsewhere.
 
     onnxruntime 1.19.2 and 1.31.1 mistake the axes of a Pad that stands next to a Transpose.
     """
@@ -159,7 +159,7 @@ def _(x, pads, constant_value=None, axes=None, *, dy, mode):
 
 
 def sum_padding(dy: Value, dx: Value, pads: Value) -> Value:
-    """The sum of dy over what pads have added around dx."""
+    """The sum of dy over the padding around dx."""
     if is_finite(dy):
         return op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)
     return op.ReduceSum(op.Where(op.Pad(ones_like(dx), pads) > 0, 0.0, dy), keepdims=0)

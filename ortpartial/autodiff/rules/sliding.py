@@ -17,7 +17,7 @@ ALL = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Window:
-    """A window that slides over the spatial axes; `pads` are those before, then those after each axis."""
+    """A window that slides over the spatial axes; `pads` are the pads before, then after each axis."""
 
     kernel: Sequence[Any]
     strides: Sequence[int]
@@ -36,7 +36,7 @@ class Window:
 
     @property
     def is_point(self) -> bool:
-        """Whether it sees one element at a time, so that a convolution is a matrix product."""
+        """Whether it sees a single element at a time, so that a convolution is a matrix product."""
         return set(self.kernel) == {1} and not any(self.pads)
 
     @property
@@ -58,7 +58,7 @@ def spatial_sizes(x: Value) -> Sizes:
 
 
 def has_few_windows(x: Value, m: Sequence[int], window: Window) -> bool:
-    """Whether there are so few window positions m that one product for all images beats one per image."""
+    """Whether there are so few window positions m that a single product for all images beats a product per image."""
     return math.prod(m) <= limits().few_windows and fits_col2im(x, m, window)
 
 
@@ -72,7 +72,7 @@ def is_small_pool(x: Value, m: Sequence[int], window: Window) -> bool:
 
 
 def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
-    """Whether a kernel is so small that one product per channel of x is slow, and the columns fit into a cache."""
+    """Whether a kernel is so small that a product per channel of x is slow, and the columns fit into a cache."""
     if not (window.fixed and x.is_static and dy.is_static) or 0 in (x.shape or ()):
         return False
     sizes = [*(x.shape or ())[:2], *(dy.shape or ())[2:], *window.kernel]
@@ -83,7 +83,7 @@ def has_small_kernel(x: Value, dy: Value, window: Window) -> bool:
 def fits_col2im(x: Value, m: Sequence[int], window: Window) -> bool:
     """Whether `col2im` works for window positions m, which must be all positions of the window.
 
-    Col2Im of onnxruntime 1.19.2 and 1.31.1 is wrong with one or three spatial axes.
+    Col2Im of onnxruntime 1.19.2 and 1.31.1 is wrong with 1 or 3 spatial axes.
     """
     n, r = spatial_sizes(x), len(window.kernel)
     if n is None or r != 2 or 0 in (x.shape or ()):
@@ -137,7 +137,7 @@ def col2im(columns: Value, n: Sequence[int], window: Window) -> Value:
 
 
 def multiply_col2im(dy: Value, w: Value, n: Sequence[int], window: Window) -> Value:
-    """Σ dy · w over the windows that see an element: one product for all images, then `col2im`."""
+    """Σ dy · w over the windows that see an element: a product for all images, then `col2im`."""
     channels, *kernel = (n for n in w.shape or () if isinstance(n, int))
     lines = op.Reshape(op.Transpose(dy, perm=[0, *window.axes, 1]), [-1, channels])
     columns = op.Reshape(op.Gemm(lines, op.Flatten(w)), [-1, math.prod(spatial_sizes(dy) or ()), math.prod(kernel)])

@@ -14,7 +14,7 @@ from .shape import concat_sizes, expand_pads, slice_shape
 @vjp("DFT")
 def _(x, dft_length=None, axis=None, *, y, dy, inverse, onesided):
     # The transform is linear. Its transpose is the transform the other way round, but for the factor 1 / n. It is told
-    # the axis: onnxruntime 1.19.2 takes the second one by default.
+    # the axis: onnxruntime 1.19.2 takes the second by default.
     axis = constant(-2) if axis is None else axis
     along = to_vector(axis)
     if inverse and onesided:
@@ -31,14 +31,13 @@ def _(x, dft_length=None, axis=None, *, y, dy, inverse, onesided):
 
 
 def bin_weights(bins: Value, n: Value, along: Value) -> Value:
-    """How often each bin of a real signal of n elements counts: 2, with its conjugate, but for the first and the last
-    of an even n."""
+    """The count of each bin of a real signal of n elements: 2, with its conjugate, but 1 for the first and n/2."""
     k = op.Range(0, op.Squeeze(axis_size(bins, along), [0]), 1)
     return 2 - cast(op.Equal(k, 0), bins) - cast(op.Equal(2 * k, n), bins)
 
 
 def along_axis(v: Value, x: Value, along: Value) -> Value:
-    """A vector along one axis, with the axes that make it broadcast against x."""
+    """A vector along an axis, with the axes that make it broadcast against x."""
     return op.Reshape(v, op.ScatterElements([1] * x.rank, along, [-1])).stated([None] * x.rank)
 
 
@@ -54,14 +53,14 @@ def _(x, step, window=None, length=None, *, y, onesided):
 
 
 def to_vector(v: Value) -> Value:
-    """A number as a vector of one int64."""
+    """A number as an int64 vector of length 1."""
     if v.array is not None:
         return constant(v.array.astype(np.int64).reshape(1))
     return op.Reshape(cast(v, constant(0, np.int64)), [1])
 
 
 def axis_size(x: Value, along: Value) -> Value:
-    """The size of x along an axis, as a vector of one number."""
+    """The size of x along an axis, as a vector of length 1."""
     if along.array is None:
         return op.Gather(op.Shape(x), along)
     axis = int(along.array.item()) % x.rank

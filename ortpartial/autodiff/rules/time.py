@@ -1,4 +1,4 @@
-"""Scans over time steps: only what changes from step to step stays in the loop."""
+"""Scans over time steps: only values that change from step to step stay in the loop."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from ortpartial.graph import Node, Value, constant, op, rewrite, scan, topologic
 from ..ranges import is_finite, set_unbounded
 from .shape import concat_sizes, slice_shape
 
-#: The symbolic size of the row axis: the rows of one step, or of all steps concatenated.
+#: The symbolic size of the row axis: the rows of a step, or of all steps concatenated.
 ROWS = "rows"
 
 
@@ -31,7 +31,7 @@ def scan_steps(x: Value, carried: Mapping[Value, Value], new: Sequence[Value], s
 
 
 def regroup_products(outputs: Sequence[Value], carried: Collection[Value]) -> list[Value]:
-    """The same with (d a) b as d (a b) where d depends on a carried value: one product less per step."""
+    """The same with (d a) b as d (a b) where d depends on a carried value: a product less per step."""
     moving = find_dependent(outputs, carried)
     factors: dict[Value, tuple[Value, Value]] = {}
 
@@ -95,21 +95,21 @@ def split_steps(v: Value, x: Value) -> Value:
 
 
 def state_step(v: Value, x: Value) -> Value:
-    """v, (N, K), with its rows stated to be those of a step of x."""
+    """v, (N, K), with its rows stated to be the rows of a step of x."""
     (batch,) = known_sizes(x, 1, 2)
     return v.stated([ROWS if batch is None else batch, *known_sizes(v, 1, 2)])
 
 
 def like(v: Value, hint: str) -> Value:
-    """A variable for rows like those of v."""
+    """A variable for rows like v's."""
     return variable(hint, v.dtype, [ROWS, *known_sizes(v, 1, 2)])
 
 
 def like_cotangent(v: Value, hint: str, *sources: Value) -> Value:
-    """A variable for rows of cotangents like v, as finite as those that they come from."""
+    """A variable for rows of cotangents like v, as finite as their sources."""
     return like(v, hint) if all(map(is_finite, sources)) else set_unbounded(like(v, hint))
 
 
 def known_sizes(v: Value, start: int, end: int) -> Sequence[int | str | None]:
-    """The sizes of v along the axes from start to end, None for unknown ones."""
+    """The sizes of v along the axes from start to end, None for unknown sizes."""
     return [None] * (end - start) if v.shape is None else v.shape[start:end]

@@ -114,7 +114,7 @@ def zero_if_empty(x: Value, sums: Value) -> Value:
 
 
 def subsample(x: Value, strides: Sequence[int]) -> Value:
-    """The elements of x at the positions of a window of one element."""
+    """The elements of x at the positions of a window of a single element."""
     if set(strides) == {1}:
         return x
     axes = list(range(x.rank))
@@ -161,8 +161,8 @@ def unpad_gradient(dx: Value, inside: Value, x: Value) -> Value:
 def read_transposed_window(node: Node, x: Value, w: Value) -> tuple[Window, Value | None]:
     """The window of a transposed convolution with auto_pad and output_shape resolved to pads, and further pads of dy.
 
-    The further pads undo what the window cannot: all cropping where sizes are unknown, and then the window has no pads;
-    and, as negative pads, an output_shape that exceeds the sum of the windows.
+    The further pads undo cropping that the window cannot: all cropping where sizes are unknown, and then the window has
+    no pads; and, as negative pads, an output_shape that exceeds the sum of the windows.
     """
     window = read_window(node, x, w)
     automatic, shape = node.attribute("auto_pad"), node.attribute("output_shape")
@@ -228,7 +228,7 @@ def max_pool_vjp(x: Value, ys: Sequence[Value], dy: Value, node: Node) -> Value:
     """dy at the first largest element of each window: by masks for a small pool, else by indices."""
     window, m = read_window(node, x, None), spatial_sizes(dy)
     by_masks = m is not None and is_small_pool(x, m, window) and not node.attribute("auto_pad").startswith("SAME")
-    # A runtime may write Col2Im as a product with 0 and 1, which makes NaN of what is infinite.
+    # A runtime may write Col2Im as a product with 0 and 1, which turns infinities into NaN.
     if m is None or not by_masks or not is_finite(dy):
         row_major = {k: v for k, v in node.attributes.items() if k != "storage_order"}
         places = op.MaxPool(x, **row_major, n_outputs=2)[1] if node.attribute("storage_order") else ys[1]
@@ -276,7 +276,7 @@ def _(x, *, y, dy, p):
 
 
 def signed_power(x: Value, n: int) -> Value:
-    """sign(x) · |x|ⁿ"""
+    """sign(x) · |x|ⁿ."""
     return op.Sign(x) if n == 0 else x if n == 1 else op.Sign(x) * op.Abs(x) ** n
 
 
@@ -308,9 +308,9 @@ def trusted_sizes(x: Value, y: Value, window: Window) -> Sizes:
 def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pad: int) -> Value:
     """The number of elements that each window of an average counts.
 
-    With pads and ceil_mode, it follows from the average of ones: onnxruntime 1.19.2 counts what lies behind the pads.
-    Not so where a window begins there, as its own inference of shapes does without that window, nor in float64 with
-    unknown sizes, for which there is no kernel.
+    With pads and ceil_mode, it follows from the average of ones: onnxruntime 1.19.2 counts places behind the pads. Not
+    so where a window begins there, as its own inference of shapes does without that window, nor in float64 with unknown
+    sizes, for which there is no kernel.
     """
     ones = op.Expand(constant(np.ones(1, x.dtype)), concat_sizes(constant([1, 1]), slice_shape(x, 2, x.rank)))
     ones = ones.stated([1, 1, *(x.shape or ())[2:]])
@@ -330,5 +330,5 @@ def count_seen(x: Value, dy: Value, node: Node, ceil_mode: int, count_include_pa
 
 
 def uniform_kernel(window: Window, x: Value, weight: float) -> Value:
-    """A kernel filled with one weight."""
+    """A kernel filled with a single weight."""
     return constant(np.full((1, 1, *window.kernel), weight, x.dtype))

@@ -1,4 +1,4 @@
-"""Callbacks: what is done while a training runs, in our estimators and in those of scikit-learn."""
+"""Callbacks: actions while a training runs, in our estimators and in scikit-learn's."""
 
 from .base import Callback
 from .checkpoint import Checkpoint

@@ -18,7 +18,7 @@ __all__ = ["Callback", "EpochCallback", "FitRun", "check_place"]
 
 
 def check_place(name: str, path: str | os.PathLike[str]) -> str:
-    """Check the path of what a callback will write, before the training: the folders are made, if they can be."""
+    """Check the path that a callback will write to, before the training: the folders are made, if they can be."""
     place = Path(check_path(name, path)).absolute()
     folder = next(p for p in place.parents if p.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
@@ -35,9 +35,9 @@ _COLUMNS = dict.fromkeys(("valloss", "validloss", "evalloss", "testloss", "valid
 class Callback(NamedSettings):
     """A callback that does nothing: the hooks of scikit-learn's callbacks, to be overridden.
 
-    The same object works in an estimator of scikit-learn, by `set_callbacks`, and in one of ours. A hook that has
-    keyword-only parameters ``X``, ``y``, ``metadata`` or ``fitted_estimator`` is given them. What is trained here is
-    read by ``estimator.training_view()``.
+    The same object works in an estimator of scikit-learn, by `set_callbacks`, and in ours. A hook that has keyword-only
+    parameters ``X``, ``y``, ``metadata`` or ``fitted_estimator`` is given them. A training of ours is read by
+    ``estimator.training_view()``.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Callback(NamedSettings):
         """
 
     def teardown(self, estimator: Estimator, context: TaskContext) -> None:
-        """Clean up after a fit, also after one that an error has ended.
+        """Clean up after a fit, also after an error.
 
         Parameters
         ----------
@@ -122,13 +122,13 @@ class FitRun:
     Attributes
     ----------
     estimator, context : object
-        What `setup` was given.
+        The arguments of `setup`.
     began, epoch_began : float
         When the fit and its epoch began, by `time.perf_counter`.
     has_ended : bool
         Whether the fit has come to its end, and was not ended by an error.
     values : dict
-        What the callback remembers.
+        The memory of the callback.
     """
 
     estimator: Any
@@ -140,7 +140,7 @@ class FitRun:
 
     @property
     def view(self) -> TrainingView | None:
-        """The view of the training, where it is one of this library."""
+        """The view of the training, where it is of this library."""
         trained = self.estimator
         if not hasattr(trained, "training_view"):  # One of ours that is composed of an optimizer.
             trained = getattr(trained, "optimizer_", None)
@@ -158,7 +158,7 @@ class EpochCallback(Callback):
     scoring : str or callable, optional
         A score to be computed after each epoch, as scikit-learn names it.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
     """
 
     scoring: Scoring = None
@@ -240,7 +240,7 @@ class EpochCallback(Callback):
         return False
 
     def teardown(self, estimator: Estimator, context: TaskContext) -> None:
-        """Clean up after a fit, also after one that an error has ended.
+        """Clean up after a fit, also after an error.
 
         Parameters
         ----------
@@ -272,7 +272,7 @@ class EpochCallback(Callback):
         return float(check_scoring(run.estimator, self.scoring)(estimator, *data))
 
     def _is_score(self, run: FitRun) -> bool:
-        """Whether more is better of what is monitored: of scores, and of metrics that say so."""
+        """Whether more is better: of scores, and of metrics that say so."""
         if self.scoring is not None or run.view is None or self.monitor == "score":
             return True
         names = [self._monitored.removeprefix(prefix) for prefix in ("val_", "validation_")]
@@ -302,14 +302,14 @@ class EpochCallback(Callback):
         return None
 
     def _count_epochs(self, run: FitRun, record: Record) -> int:
-        """The epochs since the value before that of this one; each value is one where values are counted."""
+        """The epochs since the value before; 1 where values are counted."""
         if (counted := run.values["counted"]) is None:
             return 1
         run.values["counted"] = record["epoch"]
         return int(record["epoch"] - counted)
 
     def _check_column(self, run: FitRun, record: Record) -> None:
-        """Raise an error if what is monitored should have come by now."""
+        """Raise an error if the monitored column should be there by now."""
         assert run.view is not None
         settings = run.view.trainer.loop.settings
         is_validation = self.monitor in ("validation_loss", "val_loss")
@@ -327,7 +327,7 @@ class EpochCallback(Callback):
                            f"{', '.join(map(repr, columns))}{hint}")
 
     def _lacks_data(self, settings: FitSettings, record: Record) -> bool:
-        """Whether what is monitored is a metric of validation data, and there are none."""
+        """Whether a metric of validation data is monitored, and there are none."""
         names = [metric.name for metric in settings.list_metrics("validation")]
         return self._monitored.removeprefix("val_") in names and "validation_loss" not in record
 
@@ -337,7 +337,7 @@ class EpochCallback(Callback):
         return dict(runs[0].values) if len(runs) == 1 else {}
 
     def _set_values(self, values: State) -> None:
-        """Go on with what was remembered."""
+        """Go on from former values."""
         for run in self._runs.values():  # A former checkpoint goes on to count values.
             run.values.update({"counted": None, **values})
 

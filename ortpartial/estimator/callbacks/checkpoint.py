@@ -27,20 +27,20 @@ _PERIOD = 0.2
 class Checkpoint(Callback):
     """Write checkpoints to a folder, from which ``fit(X, y, resume=folder)`` goes on with a fit that was cut off.
 
-    There is one when the training begins, after every `every` epochs, where `seconds` have passed since the last one,
-    also within an epoch, and when the training ends. Ctrl-C ends it after the batch that runs, with a checkpoint of
-    there; a second one ends it at once. Where several processes train together, the first one writes.
+    There is one when the training begins, after every `every` epochs, where `seconds` have passed since the last, also
+    within an epoch, and when the training ends. Ctrl-C ends it after the batch that runs, with a checkpoint of there; a
+    second Ctrl-C ends it at once. Where several processes train together, the first writes.
 
     Parameters
     ----------
     folder : path
-        The folder, which is made if it is not there. It is for one training.
+        The folder, which is made if it is not there. It is for a single training.
     keep : int
-        How many checkpoints stay in it: the newest ones.
+        The number of checkpoints that stay in it, the newest.
     every : int or None
-        Number of epochs from one checkpoint to the next; with None, none is written because an epoch is over.
+        Number of epochs between checkpoints; with None, none is written because an epoch is over.
     seconds : float, optional
-        Seconds from one checkpoint to the next.
+        Seconds between checkpoints.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Checkpoint(Callback):
     SettingError
         A setting is out of range.
     OSError
-        Raised by `fit` where a checkpoint cannot be written; what was trained until then is kept.
+        Raised by `fit` where a checkpoint cannot be written; the training until then is kept.
 
     Examples
     --------

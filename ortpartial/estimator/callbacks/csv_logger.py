@@ -27,13 +27,13 @@ class CSVLogger(EpochCallback):
     path : path
         The file. Its folder is made where it is missing.
     append : bool, optional
-        Whether rows are added to those of the file. By default they are where the training goes on from an earlier one,
+        Whether rows are added to the file. By default they are where the training goes on from an earlier fit,
         as with `warm_start` or from a checkpoint; rows of epochs that it repeats are left out. Fits inside of a search
         or of another meta-estimator are added, each with its place in it.
     scoring : str or callable, optional
         A score to be written, as scikit-learn names it.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
 
     Raises
     ------

@@ -16,31 +16,31 @@ __all__ = ["EarlyStopping"]
 
 
 class EarlyStopping(EpochCallback):
-    """End a fit when what is monitored has stopped improving, and restore the weights with which it was best.
+    """End a fit when a monitored value has stopped improving, and restore the weights with which it was best.
 
     Parameters
     ----------
     monitor : str
-        A column of `history_`, such as "loss", or "val_accuracy" of the metric "accuracy". Epochs without it, as those
-        without a validation, do not count. An estimator of scikit-learn has no history: its "score" is monitored, and
-        so is that of ours with `scoring`.
+        A column of `history_`, such as "loss", or "val_accuracy" of the metric "accuracy". Epochs without it, such as
+        epochs without a validation, do not count. An estimator of scikit-learn has no history: its "score" is
+        monitored, and so is that of ours with `scoring`.
     patience : int
         Number of epochs without an improvement after which the fit ends; where not every epoch has a value, with the
-        first value that is so many epochs behind the best one.
+        first value that is so many epochs behind the best.
     min_delta : float
-        By how much a value has to be better than the best one to be an improvement.
+        The least difference from the best value that is an improvement.
     mode : str
-        ``"min"`` or ``"max"``: what is better. ``"auto"`` is "max" for scores and for metrics that are, as accuracy and
-        R², otherwise "min".
+        ``"min"`` or ``"max"``: the better direction. ``"auto"`` is "max" for scores and for metrics that are, as
+        accuracy and R², otherwise "min".
     baseline : float, optional
         A value that has to be surpassed; until then, no improvement ends the waiting.
     restore_best : bool
         Whether the fit ends with the weights, their averages and running statistics of the best epoch. The states of
-        the optimizer are those of the last one.
+        the optimizer are the last epoch's.
     scoring : str or callable, optional
-        A score that is monitored, as scikit-learn names it; for an optimizer, one of our metrics by name.
+        A score that is monitored, as scikit-learn names it; for an optimizer, a metric of ours by name.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class EarlyStopping(EpochCallback):
         self.stopped_epoch_: int | None = None
 
     def get_state(self) -> State:
-        """Return what it remembers of the fit that runs, for checkpoints.
+        """Return its memory of the fit that runs, for checkpoints.
 
         Returns
         -------
@@ -97,12 +97,12 @@ class EarlyStopping(EpochCallback):
         return self._get_values()
 
     def set_state(self, state: State) -> None:
-        """Go on with what it remembered.
+        """Go on with a former memory.
 
         Parameters
         ----------
         state : dict of str to object
-            What `get_state` returned.
+            The result of `get_state`.
         """
         self._set_values(state)
         self.best_, self.best_epoch_, self.stopped_epoch_ = state["best"], state["best_epoch"], state["stopped"]
@@ -128,7 +128,7 @@ class EarlyStopping(EpochCallback):
         return now["stopped"] is not None
 
     def _is_better(self, value: float, than: float | None, run: FitRun) -> bool:
-        """Whether a value is an improvement, as any first one is; NaN is none."""
+        """Whether a value is an improvement, as any first value is; NaN is none."""
         if than is None:
             return not np.isnan(value)
         sign = 1 if self.mode == "max" or (self.mode == "auto" and self._is_score(run)) else -1

@@ -94,15 +94,14 @@ class LearningRateSweep:
 
     @property
     def steepest(self) -> float | None:
-        """The step size at which the losses fall most, over the logarithm of the step size; None if there are too few.
-        """
+        """The step size at which the losses fall most, by its logarithm; None if there are too few losses."""
         rates, losses = self._look_at()
         if len(losses) < 2:
             return None
         return float(rates[np.argmin(np.diff(losses) / np.diff(np.log(rates)))])
 
     def _look_at(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rates and losses without the first steps, in which the mean is young, and the last ones, which diverge."""
+        """Rates and losses without the first steps, in which the mean is young, and the last, which diverge."""
         start = int(_WARM_UP * len(self.rates))
         return self.rates[start:-_END], self.losses[start:-_END]
 
@@ -223,7 +222,7 @@ def _repeat_rows(optimizer: OrtGradientForwardBackwardOptimizer, data: Mapping[s
 class LearningRateFinder(EpochCallback):
     """Find a step size before the first epoch, by a `find_learning_rate`, and train with it.
 
-    The training itself begins as without it. One that goes on, as with `warm_start` or from a checkpoint, keeps its
+    The training itself begins as without it. A fit that goes on, as with `warm_start` or from a checkpoint, keeps its
     step size.
 
     Parameters

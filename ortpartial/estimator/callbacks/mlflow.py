@@ -20,7 +20,7 @@ _LONGEST = 500
 class MLflow(EpochCallback):
     """Log the settings of an estimator and the record of every epoch in MLflow.
 
-    Where a run is active, it is the one that is logged into, and it goes on afterwards; otherwise a fit is a run of its
+    Where a run is active, the fit is logged into it, and it goes on afterwards; otherwise a fit is a run of its
     own, which is marked as failed if an error ends it.
 
     Parameters
@@ -32,7 +32,7 @@ class MLflow(EpochCallback):
     scoring : str or callable, optional
         A score to be logged, as scikit-learn names it.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
 
     Raises
     ------

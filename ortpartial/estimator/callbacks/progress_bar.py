@@ -181,7 +181,7 @@ def _import() -> Any:
 
 
 def _find_path(context: TaskContext | None) -> tuple[int, ...]:
-    """The numbers of the tasks that lead to one, from the first one on."""
+    """The numbers of the tasks that lead to a task, from the first on."""
     path: list[int] = []
     while context is not None:
         path.append(context.task_id)

@@ -13,10 +13,10 @@ __all__ = ["ReduceOnPlateau"]
 
 
 class ReduceOnPlateau(EpochCallback):
-    """Multiply the step size by a factor when what is monitored has stopped improving.
+    """Multiply the step size by a factor when a monitored value has stopped improving.
 
     Nothing is compiled anew for it. `ReduceOnPlateauSchedule` does the same as a part of the optimizer: it monitors
-    losses alone, and a pickle or a checkpoint goes on with what it remembers.
+    losses alone, and a pickle or a checkpoint goes on with its memory.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class ReduceOnPlateau(EpochCallback):
     patience : int
         Number of epochs without an improvement that change nothing.
     threshold : float
-        By how much a value has to be better than the best one.
+        The least difference from the best value that is an improvement.
     threshold_mode : str
         ``"rel"``, of the best value, or ``"abs"``.
     cooldown : int
@@ -38,11 +38,11 @@ class ReduceOnPlateau(EpochCallback):
     epsilon : float
         Smaller reductions are left out.
     mode : str
-        ``"min"`` or ``"max"``: what is better; ``"auto"`` as for `EarlyStopping`.
+        ``"min"`` or ``"max"``: the better direction; ``"auto"`` as for `EarlyStopping`.
     scoring : str or callable, optional
         A score to be monitored, as scikit-learn names it.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class ReduceOnPlateau(EpochCallback):
         self.reductions_: list[int] = []
 
     def get_state(self) -> State:
-        """Return what it remembers of the fit that runs, for checkpoints.
+        """Return its memory of the fit that runs, for checkpoints.
 
         Returns
         -------
@@ -94,12 +94,12 @@ class ReduceOnPlateau(EpochCallback):
         return self._get_values()
 
     def set_state(self, state: State) -> None:
-        """Go on with what it remembered.
+        """Go on with a former memory.
 
         Parameters
         ----------
         state : dict of str to object
-            What `get_state` returned.
+            The result of `get_state`.
         """
         self._set_values(state)
 

@@ -20,11 +20,11 @@ class TensorBoard(EpochCallback):
     Parameters
     ----------
     folder : path
-        Where the event files are written, one for each fit; ``tensorboard --logdir`` shows them.
+        Where the event files are written, a file for each fit; ``tensorboard --logdir`` shows them.
     scoring : str or callable, optional
         A score to be written, as scikit-learn names it.
     X_val, y_val : array_like, optional
-        The data that are scored; by default those of the training.
+        The data that are scored; by default the training data.
 
     Raises
     ------

@@ -32,7 +32,7 @@ class Timer(EpochCallback):
     seconds_ : float
         The duration of the last fit so far.
     epoch_seconds_ : list of float
-        Those of its epochs.
+        The seconds of its epochs.
 
     Examples
     --------

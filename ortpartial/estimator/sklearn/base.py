@@ -80,14 +80,14 @@ _TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", 
 class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A scikit-learn estimator that trains an ONNX graph.
 
-    A subclass says what the targets are: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
+    A subclass defines the targets: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
 
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, `Model` or callable, optional
-        What to train, from rows of X to scores; its weights are where the training starts. A function is called with
-        the shape of a row, such as ``(20,)``, and the number of outputs, and returns one. By default a network, which
-        the next four settings describe.
+        The model to train, from rows of X to scores; its weights are where the training starts. A function is called
+        with the shape of a row, such as ``(20,)``, and the number of outputs, and returns a model. By default a
+        network, which the next four settings describe.
     hidden_layer_sizes : int or array_like of int
         Units of each hidden layer of the network; without hidden layers it is a linear model.
     activation : str
@@ -118,14 +118,14 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         Source of the first weights, the validation data, the order of the rows and the masks of Dropout.
     tol, n_iter_no_change : float
         The training ends after more than `n_iter_no_change` epochs in a row whose loss, or score on the validation
-        data, was not better by `tol` than the best one.
+        data, was not better by `tol` than the best.
     early_stopping : bool
         Whether to hold out a share of the rows, the `validation_fraction`, and to keep the weights of the epoch with
         the best score on it, which is the column ``"val_score"`` of `history_`.
     validation_fraction : float
         The share of the rows that early stopping holds out.
     warm_start : bool
-        Whether `fit` goes on from the last one, with its weights and optimizer states.
+        Whether `fit` goes on from the last fit, with its weights and optimizer states.
     verbose : bool or int
         1 shows a progress bar, 2 a line for each epoch.
     weights_to_train : str, sequence of str, or callable, optional
@@ -138,7 +138,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         As for `OrtGradientForwardBackwardOptimizer`: functions of `optimizer_`, and objects with hooks, which are given
         the estimator. With scikit-learn 1.9 or later, such objects may also be registered by `set_callbacks`.
     metrics : sequence of str, callable or Metric
-        What is computed after every epoch of predictions for validation data, or, without any, for the rows that are
+        Metrics computed after every epoch of predictions for validation data, or, without any, for the rows that are
         trained, as for `OrtGradientForwardBackwardOptimizer`: ``"r2"``, ``"mae"``, functions of targets and
         predictions. They are columns of `history_`.
     settings : dict, optional
@@ -156,11 +156,11 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     n_iter_ : int
         Number of epochs of the last `fit`.
     loss_, best_loss_ : float
-        The last loss, without the penalty, and without early stopping the least one.
+        The last loss, without the penalty, and without early stopping the least.
     loss_curve_ : list of float
         The loss of each epoch.
     validation_scores_, best_validation_score_ : list of float, float
-        With early stopping, the score of each epoch on the validation data, and the best one; otherwise None.
+        With early stopping, the score of each epoch on the validation data, and the best; otherwise None.
     coefs_, intercepts_ : list of numpy.ndarray
         The weights of each layer of a network.
     optimizer_ : OrtGradientForwardBackwardOptimizer
@@ -313,7 +313,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
 
     def _run(self, train: tuple[Data, ...], target: np.ndarray, weight: Data, batch_size: int, rule: StoppingRule,
              validation: tuple[Data, ...] | None, resume: str | os.PathLike[str] | None) -> None:
-        """The epochs of a fit, and what they leave behind."""
+        """The epochs of a fit, and the attributes set by them."""
         optimizer, n_before = self.optimizer_, self.optimizer_.n_iter_
         X, y, _, sample_weight = train
         told = {"X": X, "y": y, "metadata": None if sample_weight is None else {"sample_weight": sample_weight}}
@@ -342,18 +342,18 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
                           f"tol={self.tol}.", ConvergenceWarning, stacklevel=2)
 
     def _begin_fit(self, told: Settings) -> Context:
-        """The context for callbacks of scikit-learn, where this estimator or one around it has any."""
+        """The context for callbacks of scikit-learn, where this estimator or a meta-estimator around it has any."""
         if not (hasattr(self, "_skl_callbacks") or hasattr(self, "_parent_callback_ctx")):
             return None
         context = self._init_callback_context(max_subtasks=self.max_iter)
         return context.call_on_fit_task_begin(estimator=self, **told)
 
     def _freeze(self) -> State:
-        """The attributes that make a copy of the estimator one whose fit has stopped here."""
+        """The attributes that make a copy of the estimator as if its fit had stopped here."""
         return {"optimizer_": FrozenOptimizer(self.optimizer_), "loss_curve_": [*self.optimizer_.train_losses_]}
 
     def _partial_fit(self, X: Data, y: Data, sample_weight: Data) -> Self:
-        """Train for one epoch."""
+        """Train for an epoch."""
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True, as it does not see all rows.")
         first = not hasattr(self, "optimizer_")
@@ -395,7 +395,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return X, y, y_numbers, n_outputs, sample_weight
 
     def _data_settings(self) -> Settings:
-        """How X is checked: a network reads rows of numbers, a model of the user's what it declares."""
+        """How X is checked: a network reads rows of numbers, a user's model its declared inputs."""
         if self.model is not None:
             return {"accept_sparse": "csr", "dtype": "numeric", "allow_nd": True}
         dtypes = [np.float64, np.float32] if self.dtype == "auto" else np.dtype(self.dtype)
@@ -403,7 +403,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
 
     def _split(self, y: Data, y_numbers: np.ndarray, rng: np.random.RandomState
                ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """The rows to train on and those to validate on; None for all and for none."""
+        """The rows to train on and to validate on; None for all and for none."""
         if not self.early_stopping:
             return None, None
         stratify = y_numbers if getattr(self, "classes_", None) is not None and y_numbers.ndim == 1 else None
@@ -415,7 +415,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return rows, held_out
 
     def _check_validation(self, X_val: Data, y_val: Data) -> tuple[Data, ...] | None:
-        """Validation data as those of the training: X, y as given and in numbers, and no weights; None without any."""
+        """Validation data like the training's: X, y as given and in numbers, and no weights; None without any."""
         if X_val is None and y_val is None:
             return None
         if X_val is None or y_val is None or isinstance(X_val, Real):
@@ -448,7 +448,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return np.array(hidden, int).tolist()
 
     def _make_model(self, X: Data, n_outputs: int, rng: np.random.RandomState) -> ModelLike:
-        """The model to train: a network, what a function makes of the shape of the data, or the one given."""
+        """The model to train: a network, the result of a function of the shape of the data, or the given model."""
         self._refuse_unread()
         if self.model is None:
             return build_network([X.shape[1], *self._hidden, n_outputs], rng, activation=self.activation,
@@ -471,7 +471,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
                                f"learning_rate_init={self.learning_rate_init!r} is not read; leave it out.")
 
     def _read_scores(self, model: Model) -> Model:
-        """The model whose output is what the loss reads."""
+        """The model whose output the loss reads."""
         return model
 
     def _make_optimizer(self, model: ModelLike, batch_size: int, weight: Data, rng: np.random.RandomState) -> None:
@@ -528,7 +528,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         self._composed = now
 
     def _share_sessions(self, network: Model, batch_size: int) -> None:
-        """Let networks of equal shape and settings share what is compiled, as in the folds of a cross-validation."""
+        """Let networks of equal shape and settings share compiled sessions, as in the folds of a cross-validation."""
         optimizer = self.optimizer_
         sizes = tuple([w.shape for w in network.arrays.values()])
         if batch_size * max(n for shape in sizes for n in shape) > _MOST_SHARED:
@@ -542,7 +542,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
 
     @property
     def _rate(self) -> BaseLearningRate | Chain:
-        """The optimizer with its step size: `learning_rate_init` belongs to one that is given by name.
+        """The optimizer with its step size: `learning_rate_init` belongs to an optimizer given by name.
 
         A number is the step size of the default optimizer.
         """
@@ -583,7 +583,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         X, y, sample_weight : array_like
             As in `fit`.
         metrics : sequence of str, callable or Metric, optional
-            The metrics; by default those of the setting.
+            The metrics; by default the metrics of the setting.
 
         Returns
         -------
@@ -629,7 +629,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return self.optimizer_.history_
 
     def training_view(self) -> TrainingView:
-        """Return what the training is like now, for callbacks.
+        """Return the present state of the training, for callbacks.
 
         Returns
         -------
@@ -638,7 +638,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         return self.optimizer_.training_view()
 
     def _get_params_html(self, deep: bool = True, **links: object) -> object:
-        """The settings in a notebook, which marks those that are not the defaults: pieces of others have none."""
+        """The settings in a notebook, which marks changed settings: pieces of others have none."""
         return super()._get_params_html(deep=False, **links)
 
     # -- settings

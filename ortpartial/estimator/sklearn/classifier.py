@@ -44,7 +44,7 @@ __all__ = ["OnnxClassifier"]
 
 
 def _has_probabilities(classifier: OnnxClassifier) -> bool:
-    """Whether the loss takes scores for those of probabilities."""
+    """Whether the loss takes scores as logits of probabilities."""
     if not resolve_loss(classifier.loss).activations:
         raise AttributeError(f"The loss {classifier.loss!r} has no probabilities; loss='log_loss' has.")
     return True
@@ -61,19 +61,19 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     Parameters
     ----------
     model : onnx.ModelProto, bytes, path, `Model` or callable, optional
-        What to train, from rows of X to scores, or to their softmax or sigmoid, before which it is cut; its weights are
-        where the training starts. A function is called with the shape of a row, such as ``(20,)``, and the number of
-        outputs, and returns one. By default a network, which the next four settings describe.
+        The model to train, from rows of X to scores, or to their softmax or sigmoid, before which it is cut; its
+        weights are where the training starts. A function is called with the shape of a row, such as ``(20,)``, and the
+        number of outputs, and returns a model. By default a network, which the next four settings describe.
     loss : str, BaseLearningLoss or callable
         ``"log_loss"`` is the cross entropy of the softmax of the scores for more than two classes, and that of their
         sigmoid otherwise. Or any other loss of the library: ``"hinge"``, an object, or a function of prediction and
-        target; one that takes numbers is given 1 for the class, or labels, of a row and 0 for the others, or -1 if
+        target; a loss of numbers is given 1 for the class, or labels, of a row and 0 for the others, or -1 if
         it is for quantities.
     class_weight : dict, list of dict, "balanced" or None
         By how much each class counts in the loss, beside `sample_weight`; ``"balanced"`` makes all count the same.
         `partial_fit` takes a dict.
     metrics : sequence of str, callable or Metric
-        What is computed after every epoch of predictions for validation data, or, without any, for the rows that are
+        Metrics computed after every epoch of predictions for validation data, or, without any, for the rows that are
         trained, as for `OrtGradientForwardBackwardOptimizer`: ``"accuracy"``, ``"f1_macro"``, functions of labels, as
         numbers, and predictions. They are columns of `history_`.
 
@@ -122,7 +122,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         Parameters
         ----------
         X : array_like or sparse matrix of shape (n_samples, n_features)
-            The rows; for a `model` of more axes, those that it reads. Rows of a sparse matrix become dense batch by
+            The rows; for a `model` of more axes, the rows that it reads. Rows of a sparse matrix become dense batch by
             batch.
         y : array_like of shape (n_samples,) or (n_samples, n_labels)
             Labels, or 0 and 1 for each of several labels.
@@ -133,7 +133,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
             they take the place of the rows that it would hold out.
         resume : path, optional
             A checkpoint, or the folder of a `Checkpoint` among the callbacks: a `fit` that was cut off goes on from the
-            newest one, and ends with the weights of one that was not. Where the folder holds none, it begins.
+            newest, and ends with the weights of an uninterrupted fit. Where the folder holds none, it begins.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Data, y: Data, classes: ArrayLike | None = None, sample_weight: Data = None) -> Self:
-        """Train for one epoch on these rows, from the current weights and optimizer states.
+        """Train for an epoch on these rows, from the current weights and optimizer states.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         zipmap : bool or "columns"
             With True, the default of skl2onnx, the outputs are "output_label" and "output_probability", a dict from
             label to probability for each row; with False "label" and "probabilities" of shape (N, n_classes); with
-            ``"columns"`` "output_label" and one of shape (N,) for each label, such as "i0" or "scat".
+            ``"columns"`` "output_label" and an output of shape (N,) for each label, such as "i0" or "scat".
         raw_scores : bool
             Whether probabilities are the scores before softmax or sigmoid; they are for a loss without probabilities.
 

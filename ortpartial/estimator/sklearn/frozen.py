@@ -1,4 +1,4 @@
-"""Frozen optimizers: what a copy of an estimator predicts with that a callback is given during a fit."""
+"""Frozen optimizers: the optimizers of copies of an estimator that callbacks get during a fit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["FrozenOptimizer"]
 
 
 class FrozenOptimizer:
-    """An optimizer that predicts with the weights of now, by the sessions of another one that goes on to train.
+    """An optimizer that predicts with the weights of now, by the sessions of another optimizer that goes on to train.
 
     Parameters
     ----------
     optimizer : OrtGradientForwardBackwardOptimizer
-        The other one.
+        The other optimizer.
     """
 
     def __init__(self, optimizer: Estimator):

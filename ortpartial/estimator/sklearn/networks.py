@@ -1,4 +1,4 @@
-"""Networks: the models that an estimator trains where it is given none, a linear one or a multi-layer perceptron."""
+"""Networks: the models that an estimator trains by default, linear or a multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build_network(
 ) -> ModelProto:
     """Build a multi-layer perceptron, which is a linear model without hidden layers.
 
-    Its first weights are those of scikit-learn's `MLPClassifier` and `MLPRegressor`, uniform within
+    Its first weights are drawn as in scikit-learn's `MLPClassifier` and `MLPRegressor`, uniform within
     ±√(6 / (fan in + fan out)), or ±√(2 / (fan in + fan out)) before the logistic function.
 
     Parameters
@@ -69,7 +69,7 @@ def build_network(
     rng : numpy.random.RandomState
         Source of the first weights, and drawn from in the order of scikit-learn.
     activation : str
-        The function of the hidden layers, one of `ACTIVATIONS`.
+        The function of the hidden layers, a name of `ACTIVATIONS`.
     dropout : float
         The share of the hidden units that training drops in each step.
     dtype : str

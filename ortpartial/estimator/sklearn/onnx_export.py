@@ -166,7 +166,7 @@ def _declare_regressor(operator: Any) -> None:
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
-    """Add the graph of an estimator to the one that skl2onnx writes."""
+    """Add the graph of an estimator to the graph that skl2onnx writes."""
     estimator, is_classifier = operator.raw_operator, hasattr(operator.raw_operator, "classes_")
     if len(operator.inputs) != 1:
         raise ModelError(f"{type(estimator).__name__} reads one matrix, and {len(operator.inputs)} inputs are given; "
@@ -196,7 +196,7 @@ def _find_dtype(v: Any) -> np.dtype:
 
 
 def _fit_opset(model: ModelProto, newest: int) -> ModelProto:
-    """A model, declared as one of no newer opset, or in operators of it."""
+    """A model, declared with no newer opset, or in operators of it."""
     (default,) = (opset for opset in model.opset_import if not opset.domain)
     if default.version <= newest:
         return model
@@ -212,7 +212,7 @@ def _fit_opset(model: ModelProto, newest: int) -> ModelProto:
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename initializers and what nodes read and write, inside of nodes as well."""
+    """Rename initializers and inputs and outputs of nodes, inside of nodes as well."""
     for tensor in graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in graph.node:

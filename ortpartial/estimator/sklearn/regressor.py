@@ -61,7 +61,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         Parameters
         ----------
         X : array_like or sparse matrix of shape (n_samples, n_features)
-            The rows; for a `model` of more axes, those that it reads. Rows of a sparse matrix become dense batch by
+            The rows; for a `model` of more axes, the rows that it reads. Rows of a sparse matrix become dense batch by
             batch.
         y : array_like of shape (n_samples,) or (n_samples, n_outputs)
             The targets.
@@ -72,7 +72,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
             they take the place of the rows that it would hold out.
         resume : path, optional
             A checkpoint, or the folder of a `Checkpoint` among the callbacks: a `fit` that was cut off goes on from the
-            newest one, and ends with the weights of one that was not. Where the folder holds none, it begins.
+            newest, and ends with the weights of an uninterrupted fit. Where the folder holds none, it begins.
 
         Returns
         -------
@@ -92,7 +92,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Data, y: Data, sample_weight: Data = None) -> Self:
-        """Train for one epoch on these rows, from the current weights and optimizer states.
+        """Train for an epoch on these rows, from the current weights and optimizer states.
 
         Parameters
         ----------
@@ -126,9 +126,9 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         return self._decode(self._compute_scores(X))
 
     def to_onnx(self) -> ModelProto:
-        """Return an ONNX model that predicts what `predict` does.
+        """Return an ONNX model that predicts the same as `predict`.
 
-        The output "variable", of shape ``(N, n_outputs_)``, is the one that skl2onnx has. skl2onnx itself converts the
+        The output "variable", of shape ``(N, n_outputs_)``, is named as by skl2onnx. skl2onnx itself converts the
         estimator as well, and pipelines with it, by a converter that is registered where it is installed. This library
         trains either model further.
 

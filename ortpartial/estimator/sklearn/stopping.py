@@ -18,12 +18,12 @@ __all__ = ["StoppingRule"]
 class StoppingRule:
     """Ends a training after more than n epochs in a row that did not improve by `tol`.
 
-    What has to improve is the loss of an epoch, or a score, of which the best epoch's weights are kept.
+    The loss of an epoch has to improve, or a score, of which the best epoch's weights are kept.
 
     Parameters
     ----------
     tol : float
-        By how much an epoch has to be better than the best one.
+        The least improvement of an epoch over the best.
     n_iter_no_change : float
         n, which may be infinite.
     score : callable, optional
@@ -34,7 +34,7 @@ class StoppingRule:
     scores : list of float
         The score of every epoch.
     best_loss, best_score : float or None
-        The best ones.
+        The best numbers.
     """
 
     def __init__(self, tol: float, n_iter_no_change: float,
@@ -47,7 +47,7 @@ class StoppingRule:
         self._best: dict[str, np.ndarray] | None = None
 
     def __call__(self, optimizer: OrtGradientForwardBackwardOptimizer) -> bool:
-        """Look at the epoch that has ended; return whether it was the last one."""
+        """Look at the epoch that has ended; return whether it was the last."""
         if self.score is None:
             self._compare_loss(optimizer.train_losses_[-1])
         else:
@@ -68,7 +68,7 @@ class StoppingRule:
             self._best = optimizer.training.state.copy_used()
 
     def get_state(self) -> State:
-        """Return what it remembers of the fit that runs, for checkpoints.
+        """Return its memory of the fit that runs, for checkpoints.
 
         Returns
         -------
@@ -77,16 +77,16 @@ class StoppingRule:
         return {n: v for n, v in vars(self).items() if n not in ("tol", "n_iter_no_change", "score")}
 
     def set_state(self, state: State) -> None:
-        """Go on with what it remembered.
+        """Go on with a former memory.
 
         Parameters
         ----------
         state : dict of str to object
-            What `get_state` returned.
+            The result of `get_state`.
         """
         vars(self).update(state)
 
     def restore(self, optimizer: OrtGradientForwardBackwardOptimizer) -> None:
-        """Go back to the weights of the epoch with the best score, if there was one."""
+        """Go back to the weights of the epoch with the best score, if any."""
         if self._best is not None:
             optimizer.training.state.restore_used(self._best)

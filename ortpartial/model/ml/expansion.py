@@ -134,7 +134,7 @@ def expand(graph: GraphProto, opsets: dict[str, int], stored: Collection[str]) -
     opsets : dict of str to int
         Its opsets; written to.
     stored : collection of str
-        The outputs of nodes whose weights are kept elsewhere: big ones become inputs.
+        The outputs of nodes whose weights are kept elsewhere: big weights become inputs.
     """
     for g in walk_graphs(graph):
         if not any(_list_nodes(g)):
@@ -181,7 +181,7 @@ def compute_ml(schema: defs.OpSchema, inputs: Sequence[Value | None],
     Parameters
     ----------
     schema : onnx.defs.OpSchema
-        The operator, one of `ML_OPERATORS`.
+        The operator, in `ML_OPERATORS`.
     inputs : sequence of Value
         Its inputs.
     attributes : dict of str to object
@@ -222,7 +222,7 @@ def _version(proto: ModelProto) -> int:
 
 
 def _prefix(node: NodeProto) -> str:
-    """The name that those of weights begin with."""
+    """The prefix of the names of weights."""
     return next((o for o in reversed(node.output) if o), node.name)
 
 
@@ -250,7 +250,7 @@ def _naming(node: NodeProto) -> Iterator[None]:
 
 def _expand_node(node: NodeProto, graph: GraphProto, opsets: Mapping[str, int], stored: Collection[str],
                  types: Mapping[str, object]) -> Iterator[NodeProto]:
-    """The nodes in place of one of `ML_OPERATORS`; their constants become initializers of the graph."""
+    """The nodes in place of an operator of `ML_OPERATORS`; their constants become initializers of the graph."""
     operator = ML_OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {} if operator is None else _read_attributes(node, opsets.get(DOMAIN, 1))
     arrays = None if operator is None else _read_arrays(node, operator, attributes)
@@ -296,7 +296,7 @@ def _write_inputs(node: NodeProto, operator: MlOperator, attributes: Attributes,
 
 
 def _name_inside(graph: GraphProto, name: str, prefix: str, outputs: Collection[str]) -> None:
-    """Let the names of the nodes of a graph begin with that of the file, and those of tensors with a prefix."""
+    """Let the names of the nodes of a graph begin with the name in the file, and the names of tensors with a prefix."""
     def rename(names: Any) -> None:
         names[:] = [n if n in outputs or not n else f"{prefix}.{n}" for n in names]
 

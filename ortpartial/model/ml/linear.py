@@ -34,7 +34,7 @@ def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
         # onnxruntime-training 1.19.2 reads beyond their end.
         raise ValueError(f"{n} coefficients and {rows} intercepts for {classes} classes, where an intercept for each "
                          f"and as many coefficients were expected")
-    return _read(attributes, classes) if rows == classes > 1 else None  # Runtimes differ in what a single row means.
+    return _read(attributes, classes) if rows == classes > 1 else None  # Runtimes differ about a single row.
 
 
 def _write(attributes: Attributes, arrays: Arrays) -> Settings:

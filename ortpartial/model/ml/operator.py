@@ -39,10 +39,10 @@ class MlOperator:
     write : callable
         From the attributes and the weights that changed to the attributes that change.
     input_type : callable
-        From the attributes and the element type of an input, 0 if it is not known, to the one that it is cast to, 0 for
-        its own.
+        From the attributes and the element type of an input, 0 if it is not known, to the type that it is cast to, 0
+        for its own.
     reads_rows : bool
-        Whether a vector is a row for it, and its outputs those of one row.
+        Whether a vector is a row for it, and its outputs belong to a single row.
     """
 
     read: Callable[[Attributes], dict[str, np.ndarray] | None]
@@ -55,7 +55,7 @@ class MlOperator:
 def post_transform(scores: Value, transform: str, width: int) -> Value:
     """Transform scores (N, width) as the attribute `post_transform` says.
 
-    As in onnxruntime, one column passes through PROBIT alone.
+    As in onnxruntime, a single column passes through PROBIT alone.
     """
     if transform == "PROBIT":
         return _probit(scores)

@@ -30,7 +30,7 @@ def _scale(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str
 
 
 def _keep_double(attributes: Attributes, elem_type: int) -> int:
-    """A double remains one where numbers such as dates may cancel."""
+    """A double remains a double where numbers such as dates may cancel."""
     return int(TensorProto.DOUBLE if elem_type == TensorProto.DOUBLE else TensorProto.FLOAT)
 
 
@@ -54,7 +54,7 @@ def _read_imputer(attributes: Attributes) -> dict[str, np.ndarray] | None:
 
 
 def _impute(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str, Value]) -> list[Value]:
-    """x, with a value of its own for each column, or one for all, where an element is missing."""
+    """x, with a value for each column, or for all, where an element is missing."""
     (x,) = inputs
     if _is_whole(attributes):
         missing = op.Equal(x, np.int64(attributes.get("replaced_value_int64", 0)))
@@ -81,4 +81,3 @@ PREPROCESSING = {
 
 #: A list of dicts for the rows of a matrix, which is read as the matrix; its labels are in the file alone.
 OUTPUTS = {"ZipMap": MlOperator(lambda a: {}, lambda a, inputs, weights: [op.Identity(inputs[0])])}
-

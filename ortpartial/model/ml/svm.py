@@ -22,7 +22,7 @@ _PARAMETERS = {"LINEAR": {}, "POLY": {"gamma": 0, "coef0": 1}, "RBF": {"gamma": 
 
 
 def _check(holds: bool, problem: str) -> None:
-    """Refuse what onnxruntime-training 1.19.2 reads beyond the end of."""
+    """Refuse attributes beyond whose end onnxruntime-training 1.19.2 reads."""
     if not holds:
         raise ValueError(f"there are {problem}")
 
@@ -61,7 +61,7 @@ def _apply_kernel(attributes: Attributes, x: Value, weights: Mapping[str, Value]
 
 
 def _squared_distances(attributes: Attributes, x: Value, vectors: Value) -> Value:
-    """‖x - s‖², as ‖x‖² - 2 x·s + ‖s‖² of what is first moved to the middle of the vectors, where little cancels."""
+    """‖x - s‖², as ‖x‖² - 2 x·s + ‖s‖², first moved to the middle of the vectors, where little cancels."""
     flat = np.array(attributes["support_vectors"], np.float32)
     middle = flat.reshape(-1, *(vectors.shape or ())[1:]).mean(axis=0)
     x, vectors = x - middle, vectors - middle
@@ -87,7 +87,7 @@ def _read_regressor(attributes: Attributes) -> dict[str, np.ndarray] | None:
 
 
 def _regress(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[str, Value]) -> list[Value]:
-    """Σ coefficient k(x, vector) + rho; of one class, whether that is positive."""
+    """Σ coefficient k(x, vector) + rho; of a single class, whether that is positive."""
     kernel = _apply_kernel(attributes, inputs[0], weights) if attributes["n_supports"] else inputs[0]
     score = kernel @ op.Unsqueeze(weights["coefficients"], [1]) + weights["rho"]
     return [op.Where(score > 0, np.float32(1), np.float32(-1)) if attributes["one_class"] else score]
@@ -97,7 +97,7 @@ def _regress(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[s
 
 
 def _read_linear_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
-    """The weights without support vectors, one after another; of rho, onnxruntime reads the first number."""
+    """The weights without support vectors, in order; of rho, onnxruntime reads the first number."""
     classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
     coefficients, rho = (np.asarray(attributes.get(n, ()), np.float32) for n in ("coefficients", "rho"))
     # Of two classes, onnxruntime takes the second if any score is positive.
@@ -106,7 +106,7 @@ def _read_linear_classifier(attributes: Attributes) -> dict[str, np.ndarray] | N
 
 
 def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
-    """The weights; coefficients are (classes - 1, vectors), one row after another."""
+    """The weights; coefficients are (classes - 1, vectors), row by row."""
     if not attributes.get("vectors_per_class"):
         return _read_linear_classifier(attributes)
     classes, vectors = len(attributes.get("vectors_per_class") or ()), sum(attributes.get("vectors_per_class") or ())
@@ -169,7 +169,7 @@ def _classify(attributes: Attributes, inputs: Sequence[Value], weights: Mapping[
 
 
 def _couple(pairs: Value, classes: int) -> Value:
-    """Probabilities of classes from those of pairs, by the iteration of Wu, Lin and Weng (2004) as LIBSVM stops it.
+    """Probabilities of classes by pair probabilities, by the iteration of Wu, Lin and Weng (2004) as LIBSVM stops it.
 
     It minimizes Σ (r[j, i] p[i] - r[i, j] p[j])² over p of sum 1, where r[i, j] is the probability of class i against
     class j; each row of the batch until it has converged.

@@ -32,7 +32,7 @@ class _Ensemble:
     Parameters
     ----------
     kind : str
-        What the names of attributes of leaves begin with, "target" or "class".
+        The prefix of attributes of leaves, "target" or "class".
     leaf_trees, leaf_nodes : numpy.ndarray
         Tree and node of each leaf, (leaves,).
     trees : numpy.ndarray
@@ -71,7 +71,7 @@ class _Ensemble:
         if rows.min() < 0 or not 0 <= columns.min() <= columns.max() < width or len(place) >= 2**24:
             return None
         if len(place) * width > max(2**24, 4 * len(rows)):
-            return None  # Most leaves have no weight for most targets, and would have one.
+            return None  # Most leaves have no weight for most targets, and would get weights.
         trees = np.unique(leaf_trees, return_inverse=True)[1]
         return cls(kind, leaf_trees, leaf_nodes, trees, rows, columns, width)
 
@@ -93,7 +93,7 @@ def _count_classes(attributes: Attributes) -> int:
 
 
 def _is_binary(attributes: Attributes) -> bool:
-    """Whether one score decides between two classes."""
+    """Whether a single score decides between two classes."""
     return _count_classes(attributes) == 2 and set(attributes["class_ids"]) == {0}
 
 
@@ -142,7 +142,7 @@ def _read_classifier(attributes: Attributes) -> dict[str, np.ndarray] | None:
     transform, ensemble = attributes["post_transform"], _Ensemble.of(attributes)
     if arrays is None or ensemble is None:
         return None
-    if ensemble.width == 1:  # What versions of onnxruntime do with these differs.
+    if ensemble.width == 1:  # Versions of onnxruntime differ in these.
         return None if transform == "PROBIT" or (transform == "LOGISTIC" and _is_positive(attributes)) else arrays
     is_usual = "base_values" in arrays or ensemble.covers_targets() or _is_positive(attributes)
     return arrays if ensemble.width > 2 and is_usual else None
@@ -154,7 +154,7 @@ def _is_positive(attributes: Attributes) -> bool:
 
 
 def _find_leaves(ensemble: _Ensemble, attributes: Attributes, x: Value) -> Value:
-    """The leaf that each row reaches in each tree, (N, trees): what the trees compute with its number as its weight."""
+    """The leaf that each row reaches in each tree, (N, trees): the result of trees whose weights are leaf numbers."""
     kept = {n: a for n, a in attributes.items() if n.startswith("nodes_")}
     numbers = _write_floats(attributes, "target_weights", np.arange(len(ensemble.trees)))
     numbers = {n: numpy_helper.to_array(a) if isinstance(a, TensorProto) else a for n, a in numbers.items()}
@@ -165,7 +165,7 @@ def _find_leaves(ensemble: _Ensemble, attributes: Attributes, x: Value) -> Value
 
 
 def _shape(numbers: Value, x: Value, trees: int) -> Value:
-    """Numbers of leaves, (N, trees), as integers: onnx infers no shape for what trees compute."""
+    """Numbers of leaves, (N, trees), as integers: onnx infers no shape for trees."""
     return op.Reshape(op.Cast(numbers, to=TensorProto.INT64), op.Concat(op.Shape(x, end=1), [trees], axis=0))
 
 
@@ -220,7 +220,7 @@ def _write(attributes: Attributes, arrays: Arrays) -> Settings:
 
 
 def _write_classifier(attributes: Attributes, arrays: Arrays) -> Settings:
-    """The weights, of which a binary score has negative ones if it had some, since that decides about its meaning."""
+    """The weights; a binary score keeps negative weights if it had them, since they decide about its meaning."""
     former, ensemble = _read(attributes) or {}, _Ensemble.of(attributes)
     assert ensemble is not None
     if ensemble.width > 1 or "leaves" not in arrays:
@@ -246,7 +246,7 @@ def _keep_type(attributes: Attributes, elem_type: int) -> int:
 
 
 def _find_trees(attributes: Attributes) -> np.ndarray | None:
-    """The tree that each leaf of a TreeEnsemble is in, (leaves,); None where one is in several, or in none."""
+    """The tree that each leaf of a TreeEnsemble is in, (leaves,); None where a leaf is in several, or in none."""
     branches = [(attributes["nodes_truenodeids"], attributes["nodes_trueleafs"]),
                 (attributes["nodes_falsenodeids"], attributes["nodes_falseleafs"])]
     trees = np.full(len(attributes["leaf_targetids"]), -1)

@@ -176,4 +176,3 @@ def hard_sigmoid(t: Translator, node: Node) -> Expression:
     x = t.read(node.inputs[0])
     s, alpha, beta = suffix(x.dtype), *(literal(node.attribute(n), x.dtype) for n in ("alpha", "beta"))
     return apply(t, f"op_at_least_{s}(op_at_most_{s}({alpha} * {{0}} + {beta}, 1), 0)", x, weight=4)
-

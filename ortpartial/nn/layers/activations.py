@@ -520,7 +520,7 @@ class Threshold(Layer):
     threshold : float
         The bound.
     value : float
-        What stands below it.
+        The number in place of elements below it.
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
 

@@ -35,7 +35,7 @@ class MultiheadAttention(Layer):
     """softmax(Q Kᵀ / √d + M) V for each of several heads, and a linear layer of their results side by side.
 
     Q, K and V are linear layers of query, key and value, whose features are divided among the heads, d to each. The
-    mask M, if any, is -∞ where a position of the query does not see one of the key.
+    mask M, if any, is -∞ where a position of the query does not see a position of the key.
 
     Parameters
     ----------
@@ -125,19 +125,20 @@ class MultiheadAttention(Layer):
         Parameters
         ----------
         query : Value of shape (L, N, embed_dim), or (L, embed_dim)
-            What attends; (N, L, embed_dim) with `batch_first`.
+            The attending sequence; (N, L, embed_dim) with `batch_first`.
         key, value : Value of shape (S, N, kdim) and (S, N, vdim), or (S, kdim) and (S, vdim)
-            What is attended to; (N, S, ...) with `batch_first`.
+            The sequence that is attended to; (N, S, ...) with `batch_first`.
         key_padding_mask : Value or array of shape (N, S), or (S,), optional
             True for each position of the key that is not seen, or numbers that are added to the products.
         need_weights : bool
             Whether the weights are returned.
         attn_mask : Value or array of shape (L, S) or (N · num_heads, L, S), optional
-            True where a position of the query does not see one of the key, or numbers that are added to the products.
+            True where a position of the query does not see a position of the key, or numbers that are added to the
+            products.
         average_attn_weights : bool
             Whether the mean over the heads is returned of the weights.
         is_causal : bool
-            Whether a position sees those up to itself alone. `attn_mask` is not needed for it, and counts as well.
+            Whether a position sees positions up to itself alone. `attn_mask` is not needed for it, and counts as well.
 
         Returns
         -------
@@ -278,7 +279,7 @@ class TransformerEncoderLayer(_TransformerLayer):
     dropout : float
         The probability of all Dropouts, in training mode.
     activation : str or callable
-        What follows the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
+        The activation after the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
     layer_norm_eps : float
         The eps of the LayerNorms.
     batch_first : bool
@@ -356,7 +357,7 @@ class TransformerDecoderLayer(_TransformerLayer):
     dropout : float
         The probability of all Dropouts, in training mode.
     activation : str or callable
-        What follows the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
+        The activation after the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
     layer_norm_eps : float
         The eps of the LayerNorms.
     batch_first : bool
@@ -375,7 +376,7 @@ class TransformerDecoderLayer(_TransformerLayer):
     linear1, linear2 : Linear
         The linear layers.
     norm1, norm2, norm3 : LayerNorm
-        Those of the attentions and that of the linear layers.
+        The norms of the attentions and of the linear layers.
 
     Raises
     ------
@@ -409,8 +410,8 @@ class TransformerDecoderLayer(_TransformerLayer):
         memory : Value of shape (S, N, d_model), or (S, d_model)
             The output of an encoder, laid out likewise.
         tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
-            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: those of the attention of the
-            sequences to themselves, and those of the attention to the memory.
+            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: for the attention of the sequences
+            to themselves, and for the attention to the memory.
 
         Returns
         -------
@@ -438,7 +439,7 @@ class TransformerEncoder(Layer):
     num_layers : int
         The number of layers.
     norm : Module, optional
-        What follows the last one, such as a LayerNorm.
+        The module after the last layer, such as a LayerNorm.
     enable_nested_tensor, mask_check : bool
         Without effect: positions that are padding are computed.
 
@@ -447,7 +448,7 @@ class TransformerEncoder(Layer):
     layers : list of TransformerEncoderLayer
         The layers.
     norm : Module or None
-        What follows them.
+        The module after them.
 
     Raises
     ------
@@ -508,14 +509,14 @@ class TransformerDecoder(Layer):
     num_layers : int
         The number of layers.
     norm : Module, optional
-        What follows the last one, such as a LayerNorm.
+        The module after the last layer, such as a LayerNorm.
 
     Attributes
     ----------
     layers : list of TransformerDecoderLayer
         The layers.
     norm : Module or None
-        What follows them.
+        The module after them.
 
     Raises
     ------
@@ -552,8 +553,8 @@ class TransformerDecoder(Layer):
         memory : Value of shape (S, N, d_model), or (S, d_model)
             The output of an encoder, laid out likewise.
         tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
-            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: those of the attention of the
-            sequences to themselves, and those of the attention to the memory.
+            `attn_mask`, `key_padding_mask` and `is_causal` of `MultiheadAttention`: for the attention of the sequences
+            to themselves, and for the attention to the memory.
 
         Returns
         -------

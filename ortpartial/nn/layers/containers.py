@@ -1,4 +1,4 @@
-"""Containers: modules one after another, in a list, or by name."""
+"""Containers: modules in sequence, in a list, or by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 
 class _Container(Module):
-    """Modules as attributes, so that the name of each is a part of those of its parameters."""
+    """Modules as attributes, so that the name of each is a part of its parameters' names."""
 
     def _items(self) -> dict[str, Module]:
         """The modules by name."""
@@ -44,7 +44,7 @@ class _Container(Module):
 
 
 def _hint(owner: str, module: object) -> str:
-    """A hint on what to write in place of something that is no module; may be empty."""
+    """A hint in place of an argument that is no module; may be empty."""
     if isinstance(module, type):
         return f"; write {module.__name__}()"
     if isinstance(module, (list, tuple)):
@@ -112,12 +112,12 @@ class _Sequence(_Container):
         return self
 
     def insert(self, index: int, module: Module) -> Self:
-        """Add a module before another one.
+        """Add a module before another.
 
         Parameters
         ----------
         index : int
-            The place of the other one.
+            The place of the other.
         module : Module
             The module.
 
@@ -138,12 +138,12 @@ def _number(modules: Iterable[object], start: int = 0) -> dict[str, object]:
 
 
 class Sequential(_Sequence):
-    """Modules one after another: each takes what the one before it returns.
+    """Modules in sequence: each takes the output of the module before it.
 
     Parameters
     ----------
     *modules : Module
-        The modules, or one dict of them by name.
+        The modules, or a dict of them by name.
 
     References
     ----------
@@ -262,7 +262,7 @@ class ModuleDict(_Container):
         return self._items().items()
 
     def update(self, modules: Mapping[str, Module]) -> None:
-        """Add modules, or replace those of the same names.
+        """Add modules, or replace modules of the same names.
 
         Parameters
         ----------

@@ -165,7 +165,7 @@ class Conv2d(_Conv):
     bias : bool
         Whether b is added.
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
-        What is added.
+        The kind of padding.
     dtype : numpy dtype or its name
         The element type of W and b.
 
@@ -285,7 +285,7 @@ class ConvTranspose2d(_ConvTranspose):
     dilation : int or tuple of int
         The distance of the elements of a window.
     padding_mode : {"zeros"}
-        There is no other one.
+        There is no other.
     dtype : numpy dtype or its name
         The element type of W and b.
 

@@ -51,7 +51,7 @@ class Embedding(Layer):
     scale_grad_by_freq : {False}
         Gradients are not divided by the number of times that an index is in the batch.
     sparse : bool
-        Without effect: gradients are equal, and what they are stored as is left to the library.
+        Without effect: gradients are equal, and their storage is left to the library.
     dtype : numpy dtype or its name
         The element type of the weight.
 

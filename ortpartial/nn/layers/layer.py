@@ -52,8 +52,8 @@ def _check_names(name: str, signature: inspect.Signature, args: Sequence[object]
 class Layer(Module):
     """A module of this library, which refuses flags, numbers and dtypes of another type before its constructor runs.
 
-    A setting of ``int`` is whole, of ``float`` finite, and one of ``int | None`` may be None. The constructor of a
-    class that is derived elsewhere checks its own arguments.
+    A setting of ``int`` is whole, of ``float`` finite, and a setting of ``int | None`` may be None. The constructor of
+    a class that is derived elsewhere checks its own arguments.
 
     Examples
     --------

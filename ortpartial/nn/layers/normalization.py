@@ -1,4 +1,4 @@
-"""Normalization: by the statistics of the batch, and by those of each row."""
+"""Normalization: by the statistics of the batch, or of each row."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _ChannelNorm(Layer):
         return op.BatchNormalization(x, scale, shift, self.running_mean, self.running_var, epsilon=self.eps)
 
     def _move_running(self, x: Value, mean: Value, variance: Value, axes: Sequence[int], momentum: Any) -> None:
-        """Move the running statistics toward those of the batch: the mean and the biased variance over axes of x."""
+        """Move the running statistics toward the batch's: the mean and the biased variance over axes of x."""
         sizes = [(x.shape or ())[axis] for axis in axes]
         if all(isinstance(n, int) for n in sizes):
             n: Any = prod(sizes)
@@ -132,22 +132,22 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     """Normalization of the channels of images (N, C, H, W): (x - mean) / √(variance + eps) · weight + bias.
 
-    In training mode, mean and variance are those of the batch, and the running ones follow them; in evaluation mode,
-    they are the running ones.
+    In training mode, mean and variance are the batch's, and the running statistics follow them; in evaluation mode, the
+    running statistics are taken.
 
     Parameters
     ----------
     num_features : int or None
         C, the number of channels of x; None for that of the first x.
     eps : float
-        What is added to the variance.
+        ε, which is added to the variance.
     momentum : float or None
-        How far the running statistics move toward those of the batch, of the way; None for their mean over all
+        How far the running statistics move toward the batch's, as a share of the way; None for their mean over all
         batches.
     affine : bool
         Whether there are a weight and a bias.
     track_running_stats : bool
-        Whether there are running statistics; without, those of the batch are taken in evaluation mode as well.
+        Whether there are running statistics; without, the batch's are taken in evaluation mode as well.
     bias : bool
         Whether there is a bias beside the weight.
     dtype : numpy dtype or its name
@@ -241,7 +241,7 @@ class InstanceNorm2d(_InstanceNorm):
     num_features : int or None
         C, the number of channels of x; None for that of the first x.
     eps, momentum, affine, track_running_stats, bias, dtype
-        As for `BatchNorm2d`. Running statistics follow the means of those of the images; `num_batches_tracked` stays
+        As for `BatchNorm2d`. Running statistics follow the means over the images; `num_batches_tracked` stays
         0, as in torch.
 
     References
@@ -285,7 +285,7 @@ class GroupNorm(Layer):
     num_channels : int
         C, the number of channels of x, (N, C, ...).
     eps : float
-        What is added to the variance.
+        ε, which is added to the variance.
     affine : bool
         Whether there are a weight and a bias.
     bias : bool
@@ -333,7 +333,7 @@ class _RowNorm(Layer):
     """A normalization over the last axes."""
 
     def _set_shape(self, normalized_shape: Sizes) -> None:
-        """Read the shape of what is normalized."""
+        """Read the shape of the normalized axes."""
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else [normalized_shape]
         self.normalized_shape = expand_sizes(list(shape), len(shape), f"{type(self).__name__}: normalized_shape")
 
@@ -353,7 +353,7 @@ class LayerNorm(_RowNorm):
     normalized_shape : int or sequence of int
         The sizes of the last axes of x.
     eps : float
-        What is added to the variance.
+        ε, which is added to the variance.
     elementwise_affine : bool
         Whether there are a weight and a bias.
     bias : bool

@@ -39,8 +39,8 @@ class _Pool(Layer):
     def _resolve(self, x: Value) -> tuple[list[int], bool]:
         """The elements added before each axis and after each, and whether sizes are still rounded up.
 
-        A pool of onnxruntime 1.19.2 with ceil_mode has windows that begin behind x, so that what rounding up adds at
-        the end is added here where sizes are known.
+        A pool of onnxruntime 1.19.2 with ceil_mode has windows that begin behind x, so that the rounding up at the end
+        is added here where sizes are known.
         """
         check_axes(x, LAYOUTS[self.dims])
         pads = [*self.padding] * 2
@@ -123,7 +123,7 @@ class MaxPool2d(_MaxPool):
     return_indices : bool
         Whether the places of the elements are returned as well: y, places. They are counted in the image of a channel.
     ceil_mode : bool
-        Whether the number of windows is rounded up, so that the last one may reach beyond the end.
+        Whether the number of windows is rounded up, so that the last may reach beyond the end.
 
     References
     ----------
@@ -218,11 +218,11 @@ class AvgPool2d(_AvgPool):
     padding : int or tuple of int
         How many zeros are added on both sides of each spatial axis.
     ceil_mode : bool
-        Whether the number of windows is rounded up, so that the last one may reach beyond the end.
+        Whether the number of windows is rounded up, so that the last may reach beyond the end.
     count_include_pad : bool
         Whether the zeros count.
     divisor_override : int, optional
-        What sums are divided by, in place of the number of elements.
+        The divisor of sums, in place of the number of elements.
 
     References
     ----------
@@ -289,7 +289,7 @@ class _AdaptiveAvgPool(Layer):
 
 
 def _average_along(x: Value, axis: int, n: Any, m: Any) -> Value:
-    """The means of m windows along one of the last two axes, whose size is n."""
+    """The means of m windows along either of the last two axes, whose size is n."""
     if m == 1:
         return op.ReduceMean(x, [axis], keepdims=1)
     if not isinstance(n, int):

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM and GRU over sequences, and their cells, one step each."""
+"""Recurrent layers: RNN, LSTM and GRU over sequences, and their cells, a step each."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RNN(_Recurrent):
     hidden_size : int
         The size of h.
     num_layers : int
-        How many layers are stacked: each reads the h of the one below.
+        How many layers are stacked: each reads the h of the layer below.
     nonlinearity : str
         f, ``"tanh"`` or ``"relu"``.
     bias : bool
@@ -195,7 +195,7 @@ class LSTM(_Recurrent):
     """Long short-term memory along a sequence, in a stack of layers.
 
     c = f ∘ c' + i ∘ g and h = o ∘ tanh(c), where i, f, o = σ(...) and g = tanh(...) of x Wᵀ + b + h' Rᵀ + d, and
-    h' and c' are those of the step before.
+    h' and c' are from the step before.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class LSTM(_Recurrent):
     hidden_size : int
         The size of h and c.
     num_layers : int
-        How many layers are stacked: each reads the h of the one below.
+        How many layers are stacked: each reads the h of the layer below.
     bias : bool
         Whether b and d are added.
     batch_first : bool
@@ -293,7 +293,7 @@ class GRU(_Recurrent):
     hidden_size : int
         The size of h.
     num_layers : int
-        How many layers are stacked: each reads the h of the one below.
+        How many layers are stacked: each reads the h of the layer below.
     bias : bool
         Whether b and c are added.
     batch_first : bool
@@ -368,7 +368,7 @@ class GRU(_Recurrent):
 
 
 class _Cell(Layer):
-    """One step of a recurrent layer, with torch's parameters."""
+    """A step of a recurrent layer, with torch's parameters."""
 
     _n_gates: ClassVar[int] = 1
 
@@ -405,7 +405,7 @@ class _Cell(Layer):
 
 
 class RNNCell(_Cell):
-    """One step of an `RNN`: h = f(x Wᵀ + b + h' Rᵀ + c).
+    """A step of an `RNN`: h = f(x Wᵀ + b + h' Rᵀ + c).
 
     Parameters
     ----------
@@ -423,7 +423,7 @@ class RNNCell(_Cell):
     Attributes
     ----------
     weight_ih, weight_hh, bias_ih, bias_hh : Parameter
-        W, R, b and c, as those of an `RNN`.
+        W, R, b and c, as of an `RNN`.
 
     References
     ----------
@@ -466,7 +466,7 @@ class RNNCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of an `LSTM`.
+    """A step of an `LSTM`.
 
     Parameters
     ----------
@@ -482,7 +482,7 @@ class LSTMCell(_Cell):
     Attributes
     ----------
     weight_ih, weight_hh, bias_ih, bias_hh : Parameter
-        As those of an `LSTM`.
+        As of an `LSTM`.
 
     References
     ----------
@@ -525,7 +525,7 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """One step of a `GRU`.
+    """A step of a `GRU`.
 
     Parameters
     ----------
@@ -541,7 +541,7 @@ class GRUCell(_Cell):
     Attributes
     ----------
     weight_ih, weight_hh, bias_ih, bias_hh : Parameter
-        As those of a `GRU`.
+        As of a `GRU`.
 
     References
     ----------

@@ -17,7 +17,7 @@ __all__ = ["Flatten", "Identity", "Unflatten"]
 
 
 class Flatten(Layer):
-    """Some axes in one, by default all but that of the rows.
+    """Some axes joined, by default all but the axis of the rows.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Unflatten(Layer):
     dim : int
         The axis; a negative number counts from the end.
     unflattened_size : sequence of int
-        The sizes, of which one may be -1.
+        The sizes, a single -1 among them.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Sizes that layers read of their inputs, and those that they expect."""
+"""Sizes that layers read of their inputs, or expect."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def check_sequence(x: Any, batch_first: bool, name: str = "x") -> None:
     x : Value
         The input of a layer.
     batch_first : bool
-        Whether the batch is the first axis, and not the second one.
+        Whether the batch is the first axis, and not the second.
     name : str
-        What the input is called.
+        The name of the input.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def check_dtype(x: Value, dtype: DTypeLike) -> None:
     Raises
     ------
     GraphError
-        It is another one.
+        The dtype is another.
     """
     if x.dtype != np.dtype(dtype):
         raise GraphError(f"x is {_name_type(x)}, and the weights are {np.dtype(dtype)}; cast x, such as by "
@@ -153,14 +153,14 @@ def check_size(x: Arithmetic, axis: int, size: int | None, what: str, name: str 
     size : int
         Its size.
     what : str
-        What it counts, such as ``"channels"``.
+        The things that it counts, such as ``"channels"``.
     name : str
-        What the input is called.
+        The name of the input.
 
     Raises
     ------
     GraphError
-        The size is another one.
+        The size is another.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def check_windows(x: Value, extents: Sequence[int], pads: Sequence[int], what: s
     pads : sequence of int
         How many elements are added before each spatial axis, then after each.
     what : str
-        What the extents are.
+        The words before the extents.
 
     Raises
     ------
@@ -205,11 +205,11 @@ def expand_sizes(sizes: Sizes | str, n: int, what: str, low: int = 1) -> tuple[i
     Parameters
     ----------
     sizes : int or sequence of int
-        One for all, or one for each.
+        A size for all, or for each.
     n : int
         The number of axes.
     what : str
-        What the setting is called, such as ``"Conv2d: stride"``.
+        The name of the setting, such as ``"Conv2d: stride"``.
     low : int
         The least that is allowed.
 
@@ -242,7 +242,7 @@ def read_count(module: object, name: str, n: int) -> int:
     module : Module
         The layer.
     name : str
-        What the setting is called.
+        The name of the setting.
     n : int
         Its value.
 

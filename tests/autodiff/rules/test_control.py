@@ -144,6 +144,7 @@ TABLE = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", [pytest.param(row.values, id=row.id) for row in TABLE])
 def test_control(row):
     f, *args = row

@@ -101,6 +101,7 @@ BINARY = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 @pytest.mark.parametrize(("f", "torch_f"), BINARY)
 def test_of_two_arguments(f, torch_f, a, b):

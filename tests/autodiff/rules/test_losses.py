@@ -25,6 +25,7 @@ LOSSES = rows(
 WEIGHTS = within(0.5, 2, 3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("ignore", [None, 2, -1, -100])

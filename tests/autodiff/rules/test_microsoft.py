@@ -114,6 +114,7 @@ def test_every_operator_is_tested():
     assert sorted({operator for operator, *_ in CASES.values()}) == NAMES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_operator(name):
     """What the kernel of onnxruntime computes is what the formula says, and its differences are the gradient."""
@@ -153,6 +154,7 @@ def test_operator(name):
         assert abs((up - down) / (2 * h) - slope) < 2e-2 * max(1, np.abs(grads[f"{n}_grad"]).max() * d.size**0.5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_order(name):
     """The gradient, which is of standard operators, against its differences."""

@@ -1,4 +1,4 @@
-"""Gradients through weights of 2 to 8 bits: those of the product with the dequantized weight, which stays packed."""
+"""Gradients through weights of 2 to 8 bits: as of the product with the dequantized weight, which stays packed."""
 
 import ml_dtypes
 import numpy as np

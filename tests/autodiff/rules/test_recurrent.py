@@ -68,6 +68,7 @@ EACH = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("op_type", "given", "settings"), EACH)
 def test_recurrent(op_type, given, settings, direction):
@@ -201,6 +202,7 @@ LAYERS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 @pytest.mark.parametrize(("op_type", "dynamo"), [
     ("RNN", False), ("GRU", False), ("LSTM", False), ("GRU", True), pytest.param("LSTM", True, marks=pytest.mark.slow)
 ])
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
                             "ignore::UserWarning")
 def test_exported_with_any_number_of_steps(op_type, dynamo, tmp_path):

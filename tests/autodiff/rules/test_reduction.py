@@ -38,6 +38,7 @@ AXES = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize(("shape", "axes"), AXES)
 @pytest.mark.parametrize(("f", "draw"), OPERATORS)
@@ -113,6 +114,7 @@ FACTORS = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axes", [None, [1], [0, -1]], ids=str)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("x", FACTORS)
@@ -136,6 +138,7 @@ def test_other_products(f, x):
     check_gradient(f, [x], order=1)
 
 
+@pytest.mark.sampled(2)
 @CUMULATIVE
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])

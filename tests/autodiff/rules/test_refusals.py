@@ -1,4 +1,4 @@
-"""Operators of com.microsoft without a rule say why, and what to do."""
+"""Operators of com.microsoft without a rule say why, with advice."""
 
 import numpy as np
 import pytest

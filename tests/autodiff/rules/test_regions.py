@@ -28,6 +28,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_roi_align(settings):
     check_gradient(aligned(**settings), [IMAGES, REGIONS], directions=1, order=1, rtol_float32=1e-3)

@@ -33,6 +33,7 @@ def torch_sampled(mode, padding_mode, align_corners):
     return lambda x, grid: F.grid_sample(x, grid, TORCH_MODES[mode], padding_mode, bool(align_corners))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_grid_sample(settings):
     check_gradient(sampled(**settings), [IMAGE, POINTS], directions=1, order=1)
@@ -44,6 +45,7 @@ def test_grid_sample_to_the_second_order(mode):
     check_gradient(sampled(mode=mode), [real(1, 1, 2, 3), real(1, 1, 2, 2)], directions=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("settings", [s for s in SETTINGS if s.values[0]["mode"] != "cubic"])
 def test_grid_sample_of_a_volume(settings):
     check_gradient(sampled(**settings), [VOLUME, POINTS_IN_VOLUME], directions=1, order=1)
@@ -98,6 +100,7 @@ DEFORMED = rows(
 ARRAYS = {"x": real(1, 2, 4, 2), "w": real(3, 2, 2, 2), "dy": real(1, 3, 3, 2)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(OLD, reason="onnxruntime 1.19.2 has no DeformConv, and the reference of onnx rounds to float32")
 @pytest.mark.parametrize(("settings", "args"), DEFORMED)
 def test_deformable_convolution(settings, args):

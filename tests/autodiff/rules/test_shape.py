@@ -93,6 +93,7 @@ CASES = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("f", "args"), CASES)
 def test_moves(f, args):
     check_gradient(f, args, directions=1)

@@ -119,12 +119,14 @@ def form(request, limit):
         limit(few_windows=0, small_kernel=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("form")
 @pytest.mark.parametrize(("kernel", "x", "w", "attributes"), CONV)
 def test_conv(kernel, x, w, attributes):
     check_linear(conv(kernel, **attributes), [whole(*x), whole(*w, seed=1), whole(w[0], seed=2)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kernel", "sizes", "attributes"), SAME)
 def test_conv_padded_to_the_same_size(kernel, sizes, attributes):
     args = [whole(2, 4, *sizes), whole(2, 4 // attributes["group"], *kernel, seed=1)]
@@ -185,6 +187,7 @@ OUTPUT_SHAPE = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kernel", "x", "w", "attributes"), CONV_TRANSPOSE)
 def test_conv_transpose(kernel, x, w, attributes):
     b = w[1] * attributes.get("group", 1)
@@ -223,6 +226,7 @@ AVERAGE += [
 ]
 
 
+@pytest.mark.sampled(2)
 @ON_BOTH
 @pytest.mark.parametrize(("x", "attributes"), AVERAGE)
 def test_average_pool(x, attributes):
@@ -285,6 +289,7 @@ NORM = rows(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("attributes", NORM)
 def test_lp_pool(attributes):
     check_gradient(lambda x: op.LpPool(x, kernel_shape=[2, 2], **attributes), [real(2, 2, 5, 4)], directions=1)

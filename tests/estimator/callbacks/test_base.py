@@ -1,4 +1,4 @@
-"""Callbacks of users: hooks that do nothing, ends that are asked for, and what is monitored."""
+"""Callbacks of users: hooks that do nothing, ends that are asked for, and monitored values."""
 
 import pytest
 from models import data, linear

@@ -361,6 +361,7 @@ def test_what_is_no_folder(folder):
         optimizer().fit(X, Y, resume=folder)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [3, 8, 17])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_at_once(engine, n, tmp_path):

@@ -1,4 +1,4 @@
-"""A log as a table: what stands in the file while a training runs, after it, and when it goes on."""
+"""A log as a table: the content of the file while a training runs, after it, and when it goes on."""
 
 import numpy as np
 import pandas as pd

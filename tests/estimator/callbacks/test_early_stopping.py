@@ -1,4 +1,4 @@
-"""Early stopping: when a fit ends, and what is restored, in our estimators and in those of scikit-learn."""
+"""Early stopping: the end of a fit, and the restored weights, in our estimators and in scikit-learn's."""
 
 import copy
 import pickle

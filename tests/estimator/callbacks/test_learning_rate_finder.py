@@ -1,4 +1,4 @@
-"""A learning rate finder: its sweep, what it suggests, and a training that is as without it."""
+"""A learning rate finder: its sweep, its suggestion, and a training that is as without it."""
 
 import copy
 import pickle

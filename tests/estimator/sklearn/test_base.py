@@ -1,4 +1,4 @@
-"""What both estimators share: models, settings by name, and their place among scikit-learn's tools."""
+"""The common part of both estimators: models, settings by name, and their place among scikit-learn's tools."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""What scikit-learn has in different places by its version."""
+"""Imports from scikit-learn whose places depend on its version."""
 
 import numpy as np
 import pytest

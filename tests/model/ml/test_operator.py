@@ -1,4 +1,4 @@
-"""Scores and labels of operators of ai.onnx.ml: what `post_transform` makes of scores."""
+"""Scores and labels of operators of ai.onnx.ml: and `post_transform` of scores."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Elementwise operators in C, where they differ from what C itself has."""
+"""Elementwise operators in C, where they differ from C's own."""
 
 import ctypes
 

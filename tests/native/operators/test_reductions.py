@@ -1,4 +1,4 @@
-"""Reductions in C beside numpy: rows, columns, all axes, long sums and empty ones."""
+"""Reductions in C beside numpy: rows, columns, all axes, long and empty sums."""
 
 import shutil
 

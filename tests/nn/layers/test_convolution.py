@@ -1,4 +1,4 @@
-"""Convolutions by their definition: pads of every mode, strides, groups, and the transposed ones as their gradients."""
+"""Convolutions by their definition: pads of every mode, strides, groups, and transposed ones as their gradients."""
 
 import numpy as np
 import pytest

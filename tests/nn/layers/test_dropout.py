@@ -1,4 +1,4 @@
-"""Dropout: what is left out, how often, and where."""
+"""Dropout: elements left out, how often, and where."""
 
 import numpy as np
 import pytest

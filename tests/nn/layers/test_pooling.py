@@ -1,4 +1,4 @@
-"""Pools by their definition: largest and mean values, what pads count, and windows of adaptive ones."""
+"""Pools by their definition: largest and mean values, counts of pads, and adaptive windows."""
 
 import numpy as np
 import pytest

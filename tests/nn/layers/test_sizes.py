@@ -1,4 +1,4 @@
-"""What is wrong with the input or the settings of a layer is said in a sentence that names the layer."""
+"""A wrong input or setting of a layer is an error in a sentence that names the layer."""
 
 import numpy as np
 import pytest
