@@ -308,7 +308,7 @@ def to_tuple(value: object) -> tuple[object, ...] | None:
     Returns
     -------
     tuple or None
-        None for a string, and where it cannot be iterated, as an array without axes.
+        None for a string or bytes, and where it cannot be iterated, as an array without axes.
 
     Examples
     --------
@@ -316,7 +316,7 @@ def to_tuple(value: object) -> tuple[object, ...] | None:
     ((1, 2), None, None)
     """
     try:
-        return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+        return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray)) else None
     except TypeError:
         return None
 

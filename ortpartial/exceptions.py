@@ -177,19 +177,6 @@ class CheckpointError(OrtPartialError, ValueError):
     """
 
 
-class FileMissingError(OrtPartialError, FileNotFoundError):
-    """A file or a folder that is to be read is not there; the message says which was expected.
-
-    Examples
-    --------
-    >>> from ortpartial import TrainingKit
-    >>> TrainingKit("nowhere")
-    Traceback (most recent call last):
-        ...
-    ortpartial.exceptions.FileMissingError: There is no file 'nowhere/kit.json'; give the folder that export_step ...
-    """
-
-
 class DataError(OrtPartialError, ValueError):
     """X, y or the sample weights do not fit the model: wrong shape, dtype or length, or values that are no numbers.
 
@@ -201,6 +188,21 @@ class DataError(OrtPartialError, ValueError):
     Traceback (most recent call last):
         ...
     ortpartial.exceptions.DataError: Input 'x' has shape (2, 1), where (N, 2) was expected.
+    """
+
+
+class FileMissingError(ModelError, DataError, CheckpointError, FileNotFoundError):
+    """A file or a folder that is to be read, of a model, of data or of a state, is not there.
+
+    It is also the error that other damage of such a file is.
+
+    Examples
+    --------
+    >>> from ortpartial import TrainingKit
+    >>> TrainingKit("nowhere")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.FileMissingError: There is no file 'nowhere/kit.json'; give the folder that export_step ...
     """
 
 

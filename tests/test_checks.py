@@ -109,7 +109,7 @@ LOOP.append(LOOP)
     (partial(check_choice, choices=("a", None)), np.zeros(0), "n is 'a' or None, not array([], dtype=float64)."),
     (partial(check_choice, choices=("a",)), [], "n is 'a', not []."),
     (check_names, 3, "n is a name or a list of names, not 3."),
-    (check_names, b"ab", "n has 97, where a name, a string, was expected."),
+    (check_names, b"ab", "n is a name or a list of names, not b'ab'."),
     (check_names, np.array(0), "n is a name or a list of names, not array(0)."),
     (check_names, ["a", None], "n has None, where a name, a string, was expected."),
     (check_element_type, "S3", "n is a dtype of numbers, such as 'float32', not 'S3'."),

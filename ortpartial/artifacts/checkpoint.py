@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.arguments import checked
-from ortpartial.exceptions import CheckpointError, SettingError
+from ortpartial.exceptions import CheckpointError, FileMissingError, SettingError
 from ortpartial.model import open_regular, read_regular, write_files
 
 from .tables import Budget, Table, read_root
@@ -119,8 +119,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir() or not path.exists():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise CheckpointError(f"{str(path)!r} {what}; give the file that generate_artifacts calls 'checkpoint'.")
+        kind, what = (CheckpointError, "is a folder") if path.is_dir() else (FileMissingError, "does not exist")
+        raise kind(f"{str(path)!r} {what}; give the file that generate_artifacts calls 'checkpoint'.")
     try:
         return _read(read_regular(path), path.with_name(f"{path.name}.data"))
     except CheckpointError as e:

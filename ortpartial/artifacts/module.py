@@ -13,7 +13,14 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.arguments import checked
-from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.exceptions import (
+    CheckpointError,
+    ConvergenceError,
+    DataError,
+    FileMissingError,
+    ModelError,
+    SettingError,
+)
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
 from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
@@ -813,8 +820,8 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     if not files["training"].is_file():
         ort = files["training"].with_suffix(".ort")
         hint = "; models in ORT format have to be generated again without ort_format" if ort.is_file() else ""
-        raise ModelError(f"There is no file {str(files['training'])!r}{hint}; give the folder that generate_artifacts "
-                         f"wrote to, and its prefix.")
+        raise FileMissingError(f"There is no file {str(files['training'])!r}{hint}; give the folder that "
+                               f"generate_artifacts wrote to, and its prefix.")
     state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
     evaluation = files["eval"] if files["eval"].exists() else None
     module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout,

@@ -11,7 +11,7 @@ import numpy as np
 from ortpartial.annotations import Reduced
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import StepRunner
-from ortpartial.graph import to_dtype
+from ortpartial.graph import read_array, to_dtype
 from ortpartial.model import check_finite
 from ortpartial.runtime import FairLock
 
@@ -29,14 +29,9 @@ def to_array(data: object, what: str) -> np.ndarray:
     """Convert data of a user, a tensor of torch included, to an array."""
     if data is None:
         raise DataError(f"{what} is None; an array was expected.")
-    if hasattr(data, "detach") and hasattr(data, "cpu"):
-        data = data.detach().cpu()
-    elif hasattr(data, "numpy"):  # an OrtValue
+    if hasattr(data, "numpy") and not hasattr(data, "detach"):  # an OrtValue
         data = data.numpy()
-    try:
-        return np.asarray(data)
-    except (TypeError, ValueError) as e:
-        raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
+    return read_array(data, what)
 
 
 class Parameter:

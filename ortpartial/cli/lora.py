@@ -103,7 +103,7 @@ def add_lora_command(commands: Commands) -> None:
                                                                  "default: 1")
     how.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches whose gradients are added up for "
                                                                             "a step; default: 1")
-    how.add_argument("--engine", choices=("auto", "step", "native"), default="auto",
+    how.add_argument("--engine", choices=("auto", "step", "epoch", "native"), default="auto",
                      help="what runs the steps; default: the fastest that can")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
     output = command.add_argument_group("output")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.estimator import ends_in_probabilities, resolve_losses
 from ortpartial.graph import Value
-from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss, guess_loss
+from ortpartial.learning import BaseLearningLoss, NegLogLearningLoss, are_classes, guess_loss
 from ortpartial.model import Model
 
 from .component_specs import is_for_all, parse_losses
@@ -64,7 +64,7 @@ def _choose_default(roles: Roles, model: Model, columns: Columns, quiet: bool) -
     labels, scores = columns[target], _count_scores(model.outputs[output])
     if others or further or labels.dtype.kind in "US":
         return "square" if others or further or scores == 1 else "cross_entropy"
-    if len(model.outputs[output].shape or ()) > 2 or not _are_classes(labels, scores):
+    if len(model.outputs[output].shape or ()) > 2 or not are_classes(labels, scores):
         return "square"
     shape = (len(labels), scores if isinstance(scores, int) else 2)
     loss = guess_loss(np.zeros(shape[: 1 if scores == 1 else 2]), labels.astype(np.int64))
@@ -73,15 +73,6 @@ def _choose_default(roles: Roles, model: Model, columns: Columns, quiet: bool) -
         print_line(f"{target} holds whole numbers from {labels.min():g} to {labels.max():g}, taken for classes, so "
                    f"that the loss is {word}; --loss square takes them for quantities", sys.stderr)
     return word
-
-
-def _are_classes(labels: np.ndarray, scores: int | str | None) -> bool:
-    """Whether numbers are labels of as many classes as there are scores; a single score tells 0 from 1."""
-    if labels.ndim != 1 or not labels.size or not (labels == np.floor(labels)).all():
-        return False
-    if scores == 1:
-        return set(np.unique(labels)) == {0, 1}
-    return labels.min() >= 0 and not (isinstance(scores, int) and labels.max() >= scores)
 
 
 def _of_probabilities(word: str, loss: BaseLearningLoss, y: Value, has_labels: bool) -> str:

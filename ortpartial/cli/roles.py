@@ -17,7 +17,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Data, DTypeLike
-from ortpartial.exceptions import DataError, SettingError
+from ortpartial.exceptions import DataError, FileMissingError, SettingError
 from ortpartial.graph import Value
 from ortpartial.learning import BaseLearningLoss
 from ortpartial.texts import parse_json
@@ -215,7 +215,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         The file is not there, is damaged, or its columns have different numbers of rows.
     """
     if not path.exists():
-        raise DataError(f"There is no file {str(path)!r}; give an .npz, .csv, .parquet or .arrow file of rows.")
+        raise FileMissingError(f"There is no file {str(path)!r}; give an .npz, .csv, .parquet or .arrow file of rows.")
     if path.suffix.lower() in TABLES:
         columns = read_table(path, texts=True)
     else:

@@ -105,8 +105,8 @@ def _list_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _load_array(path: Path) -> np.ndarray:
     """The array of an ``.npy`` file."""
+    open_regular(path).close()
     try:
-        open_regular(path).close()
         # Mapped, and so not larger than the file, whatever its header says.
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError) as e:

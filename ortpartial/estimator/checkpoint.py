@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Entries, Json, State
-from ortpartial.exceptions import CheckpointError, CheckpointWarning, ModelError, SettingError
+from ortpartial.exceptions import CheckpointError, CheckpointWarning, FileMissingError, ModelError, SettingError
 from ortpartial.model import check_suffix, read_tensors, write_tensors
 from ortpartial.texts import parse_json
 
@@ -90,6 +90,8 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str = "checkpoint") -> S
     """
     try:
         arrays, metadata = read_tensors(path)
+    except FileMissingError:
+        raise
     except ModelError as e:
         raise CheckpointError(str(e)) from None
     if metadata.get("format") != f"ortpartial {kind}":

@@ -60,6 +60,10 @@ class SpecDoor:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
         return self.predictor.reader.read_batches(batches, with_target=with_target)
 
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse a batch, as `read_batches` gives it, that no step reads."""
+        self.to_arrays(*batch, None)
+
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse arrays of which nothing counts in the loss."""
         self.predictor.data.check_counts(arrays)

@@ -255,6 +255,7 @@ class Training:
         engine.reason, engine.use_average = reason, self.settings["use_average"]
         self.spec, self.engine = spec, engine
         self.data = DataAdapter(spec) if spec.own_loss is None else LossDataAdapter(spec)
+        self.data.is_told = not isinstance(self.arguments["learning_loss"], str)
         # Labels that do not count have a weight of 0 in what the adapter gives.
         self.predictor = Predictor(spec.without_ignored_labels(), engine, self.data)
         self.door = SpecDoor(spec, engine, self.predictor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ortpartial.annotations import Data, Entries
-from ortpartial.exceptions import DataError, ModelError
+from ortpartial.exceptions import DataError, ModelError, ModelWarning
 from ortpartial.execution import Batch, SparseRows, wrap_sparse
-from ortpartial.graph import Value, describe_misfit, find_inputs, to_dtype
+from ortpartial.graph import Value, describe_misfit, find_inputs, read_array, to_dtype
+from ortpartial.learning import BaseLearningLoss, SquareLearningLoss, explain_classes
 from ortpartial.model import check_indices, find_indices, index_ranges, match_names
 from ortpartial.training import TrainingSpec
 
@@ -56,6 +58,7 @@ class DataAdapter:
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
+        self.is_told = True  # whether targets that look like classes have been looked for
         outputs = list(spec.outputs.values())
         self.inputs = find_inputs(outputs, spec.model.inputs)
         self._computed = spec.computed
@@ -114,11 +117,21 @@ class DataAdapter:
             dtype = np.dtype(value.dtype if loss.target_dtype is None else loss.target_dtype)
             what = "y" if len(self.spec.losses) == 1 else f"y[{output!r}]"
             loss.check_output(shape)
+            if not self.is_told:
+                self._tell_of_classes(by_output[output], loss, what)
             t = check_target(by_output[output], dtype, loss.target_shape(shape), rows, what, loss.count_classes(shape),
                              loss.ignore_index, partial(loss.explain_shape, output_shape=shape))
             loss.check_target(t, what)
             targets[self.spec.names.target(output)] = t
         return targets
+
+    def _tell_of_classes(self, y: Data, loss: BaseLearningLoss, what: str) -> None:
+        """Warn, once, where the square loss of labels is taken by default."""
+        self.is_told = True
+        if type(loss) is SquareLearningLoss and not isinstance(rows := wrap_sparse(y), SparseRows) and (
+                text := explain_classes(read_array(rows, what), what, "learning_loss='square_error'",
+                                        "learning_loss=SquareLearningLoss()")):
+            warnings.warn(text, ModelWarning, stacklevel=2)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int, forward: Forward
                   ) -> tuple[dict[str, np.ndarray], int]:
@@ -240,7 +253,7 @@ def _to_array(data: Data, dtype: np.dtype, what: str, counts: bool = False, null
     elif table := list_columns(data):
         return _stack_columns(table, dtype, what, counts, nullable)
     else:
-        array = _read_array(data, what)
+        array = read_array(data, what)
     if dtype.kind == "O" and array.dtype.kind in "OU":
         return _check_text(array, what)
     if array.dtype == object:
@@ -260,20 +273,6 @@ def _check_sparse(data: SparseRows, dtype: np.dtype, what: str, counts: bool, nu
     if counts or not what.startswith("Input"):
         raise DataError(f"{what} is a sparse matrix, where an array was expected; give its toarray().")
     return data.convert(lambda numbers: _to_array(numbers, dtype, what, False, nullable))  # type: ignore[return-value]
-
-
-def _read_array(data: Data, what: str) -> np.ndarray:
-    """Data as numpy reads them: also a tensor of torch, which may have a gradient or a device."""
-    if hasattr(data, "detach") and hasattr(data, "cpu"):
-        data = data.detach().cpu()
-    try:
-        return np.asarray(data)
-    except (TypeError, ValueError) as e:
-        lengths = {len(row) for row in data if hasattr(row, "__len__")}
-        if len(lengths) > 1:
-            raise DataError(f"{what} has rows of {min(lengths)} to {max(lengths)} elements, where all were expected to "
-                            f"have as many; pad them, as pad_rows does with tokens.") from None
-        raise DataError(f"{what} is no rectangular array: {str(e).rstrip('.')}.") from None
 
 
 def _convert_objects(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:

@@ -20,7 +20,7 @@ from .exchange import (
 from .fit_data import choose_part
 from .fit_position import FitPosition
 from .fit_settings import FitSettings
-from .foreign_data import refuse_foreign
+from .foreign_data import refuse_batches, refuse_foreign
 from .graph_source import GraphPart, GraphSource
 from .held_rows import HeldRows
 from .hooks import has_hooks
@@ -58,6 +58,6 @@ __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "Epoc
            "Vector", "WeightedMean", "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
            "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states",
            "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
-           "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
-           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
-           "write_step"]
+           "refuse_batches", "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device",
+           "select_for_fit", "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training",
+           "wrap_sparse", "write_step"]

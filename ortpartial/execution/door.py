@@ -50,6 +50,9 @@ class Door(Protocol):
     def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives, fetched in advance; y may be missing without `with_target`."""
 
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse a batch, as `read_batches` gives it, that no step reads."""
+
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse arrays of which nothing counts in the loss."""
 

@@ -17,6 +17,7 @@ from ortpartial.learning import Meter, Metric
 
 from .batches import is_batches
 from .fit_position import FitPosition
+from .overrides import NO_OVERRIDES, Overrides
 from .sparse_rows import SparseRows
 
 if TYPE_CHECKING:
@@ -72,11 +73,14 @@ class DataReader:
         The settings of the fit.
     is_distributed : bool
         Whether several processes train, each of which is given all the rows.
+    overrides : Overrides
+        Steps of a user's class, for which batches may hold anything.
     """
 
     door: Door
     settings: FitSettings
     is_distributed: bool = False
+    overrides: Overrides = NO_OVERRIDES
 
     def read(self, X: Data, y: Data, sample_weight: Data, X_val: Data, y_val: Data, place: FitPosition,
              rng: np.random.Generator) -> FitData:
@@ -134,6 +138,8 @@ class DataReader:
                             f"iterated over again, such as a list or a DataLoader, or max_iter=1.")
         if self.is_distributed:
             raise DataError("distributed=True needs all rows as arrays, memory maps for example, not batches.")
+        if self.overrides.train_step is None:
+            self._check_each(X, 1 if epochs is None else 2)
         return X
 
     def _hold_out(self, arrays: Mapping[str, np.ndarray], count: int, X_val: Data, y_val: Data, place: FitPosition,
@@ -162,7 +168,15 @@ class DataReader:
             raise DataError("X_val and y_val belong together; y_val is missing.")
         if iter(X_val) is X_val and self.settings.max_iter > 1:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
+        if self.overrides.validation_step is None:
+            self._check_each(X_val)
         return rows, X_val, None
+
+    def _check_each(self, batches: Iterable[Data], least: int = 1) -> None:
+        """Refuse a batch of a list of so many before weights move; what loads its batches is read once an epoch."""
+        if type(batches) in (list, tuple) and len(batches) >= least:  # type: ignore[arg-type]
+            for batch in self.door.read_batches(batches):
+                self.door.check_batch(batch)
 
     def _draw_rows(self, share: Any, y_val: Data, count: int, place: FitPosition,
                    rng: np.random.Generator) -> np.ndarray:

@@ -100,7 +100,7 @@ class Loop:
         """
         place = former or FitPosition()
         with interruptible(self, self.settings.timeout):
-            data = self._reader.read(X, y, sample_weight, X_val, y_val, place, self.rng)
+            data = self._reader(overrides).read(X, y, sample_weight, X_val, y_val, place, self.rng)
         if former is not None:
             check_rows(former, len(data.rows))
         elif not self.settings.warm_start:
@@ -173,7 +173,7 @@ class Loop:
         """Train for an epoch, from the current state."""
         self.began = perf_counter()
         if y is None:
-            data = FitData({}, np.arange(0), self._reader.check_batches(X, 1))
+            data = FitData({}, np.arange(0), self._reader(overrides).check_batches(X, 1))
         else:
             with interruptible(self, self.settings.timeout):
                 arrays, rows = self.to_arrays(X, y, sample_weight)
@@ -266,9 +266,8 @@ class Loop:
             if self.thread is not None:
                 self.place = former
 
-    @property
-    def _reader(self) -> DataReader:
-        return DataReader(self.door, self.settings, self.engine.is_distributed)
+    def _reader(self, overrides: Overrides | None) -> DataReader:
+        return DataReader(self.door, self.settings, self.engine.is_distributed, overrides or NO_OVERRIDES)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], int]:
         """The arrays that steps read, and their number of rows."""

@@ -4,7 +4,7 @@ from . import indexing  # noqa: F401  (x[...] calls it)
 from .arithmetic import Arithmetic
 from .body_types import CONTROL, body_inputs
 from .build import build
-from .casting import describe_misfit, to_dtype
+from .casting import describe_misfit, read_array, to_dtype
 from .control_flow import cond, loop, scan, widen_body
 from .eager import evaluating, find_numbers, register_evaluator, with_numbers
 from .flops import count_flops, count_runs
@@ -71,7 +71,7 @@ __all__ = ["CONTROL", "FLOATS", "GUARD", "LABEL_LOSSES", "LEAST_GUARDED", "MISTA
            "describe_refusal", "drop_straight_through", "evaluating", "find_bound", "find_boundary", "find_inputs",
            "find_numbers", "find_reached", "find_refused", "forget_zero_sizes", "gradient_reads", "is_gradient_stop",
            "loop", "make_node", "make_rewriter", "mark_gradient_stop", "name_node", "ones_like", "onnx_type", "op",
-           "parameter", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
+           "parameter", "read_array", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
            "register_writer", "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of",
            "state_refusal", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
            "walk_nodes", "widen_body", "with_numbers", "without_guards", "zeros_like"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from functools import cache
 from numbers import Number
 
 import numpy as np
 
-from ortpartial.annotations import DTypeLike
+from ortpartial.annotations import Data, DTypeLike
 from ortpartial.exceptions import DataError
 
 __all__ = ["describe_misfit", "to_dtype"]
@@ -64,7 +65,52 @@ def describe_misfit(array: np.ndarray, dtype: np.dtype) -> str:
     return f"{verb} {least if least < limits[0] else most}, where {dtype} holds {limits[0]} to {limits[1]}"
 
 
-def to_dtype(values: object, dtype: DTypeLike, what: str, error: type[Exception] = DataError, *, counts: bool = False
+def read_array(values: Data, what: str, error: type[Exception] = DataError) -> np.ndarray:
+    """Read data as numpy does: lists, and tensors of torch, which may have a gradient or a device.
+
+    Parameters
+    ----------
+    values : array_like
+        The data.
+    what : str
+        What they are, for errors.
+    error : type
+        The error to raise.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    DataError, or the given error
+        Their rows have several lengths, or they are a set, which has no order.
+
+    Examples
+    --------
+    >>> read_array({1.0, 2.0}, "Input 'x'")
+    Traceback (most recent call last):
+        ...
+    ortpartial.exceptions.DataError: Input 'x' is a set, which has no order; give a list or an array.
+    """
+    if type(values) is np.ndarray:
+        return values
+    if isinstance(values, Set):
+        raise error(f"{what} is a {type(values).__name__}, which has no order; give a list or an array.")
+    if hasattr(values, "detach") and hasattr(values, "cpu"):
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as e:
+        lengths = {len(row) for row in values if hasattr(row, "__len__")} if isinstance(values, (list, tuple)) else ()
+        if len(lengths) > 1:
+            raise error(f"{what} has rows of {min(lengths)} to {max(lengths)} elements, where all were expected to "
+                        f"have as many; pad them, as pad_rows does with tokens.") from None
+        why = "its rows have several shapes" if "inhomogeneous" in str(e) else str(e).rstrip(".")
+        raise error(f"{what} is no rectangular array: {why}.") from None
+
+
+def to_dtype(values: Data, dtype: DTypeLike, what: str, error: type[Exception] = DataError, *, counts: bool = False
              ) -> np.ndarray:
     """Convert numbers to an array of a dtype that can hold them.
 
@@ -99,7 +145,7 @@ def to_dtype(values: object, dtype: DTypeLike, what: str, error: type[Exception]
         ...
     ortpartial.exceptions.DataError: Input 'x' is -1, where uint8 holds 0 to 255.
     """
-    array, dtype = np.asarray(values), np.dtype(dtype)
+    array, dtype = read_array(values, what, error), np.dtype(dtype)
     if array.dtype == dtype or dtype.kind in "OSU":
         return array.astype(dtype, copy=False)
     if array.dtype.kind not in ("biufcVO" if dtype.kind == "c" else "biufVO"):

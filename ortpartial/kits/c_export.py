@@ -155,8 +155,9 @@ def read_c_state(folder: str | os.PathLike[str], data: bytes, name: str = "train
     [[0.0], [1.0]]
     """
     file = Path(folder) / f"{name}.json"
+    content = read_regular(file, "give the folder that export_c has written")
     try:
-        layout = parse_json(read_regular(file, "give the folder that export_c has written"))
+        layout = parse_json(content)
         if (layout["format"], layout["version"]) != (_FORMAT, _VERSION):
             raise ValueError
         fields = [Field(f["name"], f["name"], np.dtype(f["dtype"]), tuple(f["shape"])) for f in layout["state"]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.exceptions import DataError
 from ortpartial.execution import Arrays
-from ortpartial.graph import to_dtype
+from ortpartial.graph import read_array, to_dtype
 from ortpartial.model import match_names
 
 from .manifest import Tensor
@@ -95,10 +95,7 @@ def to_array(name: str, data: object) -> np.ndarray:
     DataError
         numpy has no array of them, or some of them are masked.
     """
-    try:
-        array = np.asarray(data)
-    except (TypeError, ValueError):
-        raise DataError(f"Input {name!r} is no array: are its rows of several lengths?") from None
+    array = read_array(data, f"Input {name!r}")
     if np.ma.is_masked(data):
         raise DataError(f"Input {name!r} has masked values, which a step would take for numbers; fill them first.")
     return array

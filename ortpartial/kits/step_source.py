@@ -134,8 +134,9 @@ class KitSource(StepSource):
             The file is damaged, or onnxruntime lacks an operator.
         """
         if file not in self.sessions:
+            content = read_regular(self.folder / file)
             try:
-                step = load(read_regular(self.folder / file))  # With its guards: it may be of a stranger.
+                step = load(content)  # With its guards: it may be of a stranger.
                 session = Session(build(step.inputs, step.outputs), device=self.device)
             except ModelError as e:
                 runtime = f"onnxruntime {runtime_version()}"

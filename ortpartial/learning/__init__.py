@@ -20,7 +20,7 @@ from .momentum_rates import *
 from .optimizers import *
 from .penalties import *
 from .piece import *
-from .predictions import Meter, Prediction, guess_loss, is_one_hot
+from .predictions import Meter, Prediction, are_classes, explain_classes, guess_loss, is_one_hot
 from .schedules import *
 from .update import apply_step, count_from, decay, drop_flushes, share_flushes
 from .update_chain import Accumulation, Chain, RateLike, chain, expand_chain
@@ -28,10 +28,10 @@ from .validation import check_integer
 
 __all__ = ["Accumulation", "Chain", "FormerAttributes", "FunctionLearningLoss", "GradientClipping", "LayerwiseDecay",
            "Meter", "Metric", "NamedSettings", "Prediction", "RateLike", "RowCosts", "accept_former_names",
-           "accept_words", "answer_keywords", "apply_step", "chain", "check_integer", "check_keywords", "check_metrics",
-           "count_from", "decay", "describe_unknown", "draw_weights", "drop_flushes", "expand_chain",
-           "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss", "is_normalization", "is_one_hot",
-           "list_attributes", "list_held", "refuse_former_names", "rename_settings", "resolve_clipping",
+           "accept_words", "answer_keywords", "apply_step", "are_classes", "chain", "check_integer", "check_keywords",
+           "check_metrics", "count_from", "decay", "describe_unknown", "draw_weights", "drop_flushes", "expand_chain",
+           "explain_classes", "find_last_activation", "fingerprint", "glorot_bounds", "guess_loss", "is_normalization",
+           "is_one_hot", "list_attributes", "list_held", "refuse_former_names", "rename_settings", "resolve_clipping",
            "resolve_metric", "share_flushes", "suggest"]
 __all__ += [*averaging.__all__, *base.__all__, *losses.__all__, *optimizers.__all__, *penalties.__all__,
             *piece.__all__, *schedules.__all__]

@@ -30,7 +30,7 @@ class WeightAverage(Piece):
     >>> class Latest(WeightAverage):
     ...     def share(self, k, start):
     ...         return constant(1.0, np.float64)
-    >>> resolve_averaging(Latest) == Latest()
+    >>> resolve_averaging(Latest()) == Latest()
     True
     """
 

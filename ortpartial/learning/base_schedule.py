@@ -27,7 +27,7 @@ class Schedule(Piece):
     >>> class Halving(Schedule):
     ...     def __call__(self, eta0, k):
     ...         return eta0 * cast(2.0 ** -k, eta0)
-    >>> resolve_schedule(Halving) == Halving()
+    >>> resolve_schedule(Halving()) == Halving()
     True
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
@@ -112,6 +113,18 @@ def check_integer(piece: object, *names: str, low: int | None = None) -> None:
         object.__setattr__(piece, name, int(value))
 
 
+def _construct(setting: str, choice: type) -> Any:
+    """An object of a class, with its defaults; a warning names the object that is to be written instead."""
+    try:
+        piece = choice()
+    except TypeError:
+        raise SettingError(f"{setting} is the class {choice.__name__}, which needs settings; give an object, as "
+                           f"{choice.__name__}(...).") from None
+    warnings.warn(f"{setting} is the class {choice.__name__}, taken with its defaults; write {choice.__name__}(): "
+                  f"version 0.3 refuses classes.", FutureWarning, stacklevel=4)
+    return piece
+
+
 def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     """The loss, penalty, optimizer or schedule for an object, a class or a name.
 
@@ -120,8 +133,8 @@ def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     kind : type
         The base class; its ``setting`` names the setting in errors.
     choice : kind, type or str
-        An object is returned as it is, a class is constructed with its defaults, a name is a key of `table` or the name
-        of a class in it.
+        An object is returned as it is, a class is constructed with its defaults and a `FutureWarning`, a name is a key
+        of `table` or the name of a class in it.
     table : dict of str to type
         Classes by short name, of which case is ignored.
 
@@ -141,9 +154,9 @@ def resolve_piece(kind: type, choice: object, table: Mapping[str, type]) -> Any:
     """
     if isinstance(choice, kind):
         return choice
-    if isinstance(choice, type) and issubclass(choice, kind):
-        return choice()
     setting = getattr(kind, "setting", kind.__name__)
+    if isinstance(choice, type) and issubclass(choice, kind):
+        return _construct(setting, choice)
     # Two names of a class are known, of which the first is listed.
     names = [n for i, (n, cls) in enumerate(table.items()) if cls not in list(table.values())[:i]]
     if not isinstance(choice, str):

@@ -9,7 +9,7 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto, defs
 
 from ortpartial.checks import check_path, to_tuple
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import FileMissingError
 
 from .walk import walk_protos
 
@@ -63,7 +63,7 @@ def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike
 
     Raises
     ------
-    ModelError
+    FileMissingError
         There is no such file.
 
     Examples
@@ -71,12 +71,12 @@ def resolve_libraries(paths: str | os.PathLike[str] | Sequence[str | os.PathLike
     >>> resolve_libraries("missing.so")
     Traceback (most recent call last):
         ...
-    ortpartial.exceptions.ModelError: There is no library of custom operators 'missing.so'.
+    ortpartial.exceptions.FileMissingError: There is no library of custom operators 'missing.so'.
     """
     listed = (paths,) if isinstance(paths, (str, os.PathLike)) else to_tuple(paths)
     every = [check_path("custom_ops_library", p) for p in ((paths,) if listed is None else listed)]
     if missing := [p for p in every if not Path(p).is_file()]:
-        raise ModelError(f"There is no library of custom operators {os.fspath(missing[0])!r}.")
+        raise FileMissingError(f"There is no library of custom operators {os.fspath(missing[0])!r}.")
     return tuple(str(Path(p).resolve()) for p in every)
 
 

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from ortpartial.annotations import Settings
 from ortpartial.checks import check_flag
 from ortpartial.checks import check_names as list_names
-from ortpartial.exceptions import ModelError
+from ortpartial.exceptions import FileMissingError, ModelError
 from ortpartial.graph import OPSET, Immutable, NodeList, Value, constant, variable
 
 from .aliases import Alias, find_aliases, find_module_names, find_names_by_scope
@@ -188,8 +188,9 @@ def read(source: Model | ModelProto | bytes | str | os.PathLike[str],
     elif isinstance(source, (str, os.PathLike)):
         path, what = Path(source), f"{str(source)!r} is"
         if path.is_dir() or not path.exists():
-            problem = f"{str(source)!r} is a folder" if path.is_dir() else f"There is no file {str(source)!r}"
-            raise ModelError(f"{problem}; give a path to an ONNX model, bytes or a ModelProto.")
+            kind, problem = (ModelError, f"{str(source)!r} is a folder") if path.is_dir() else (
+                FileMissingError, f"There is no file {str(source)!r}")
+            raise kind(f"{problem}; give a path to an ONNX model, bytes or a ModelProto.")
         try:
             with open_regular(path) as file:
                 model = onnx.load(file, load_external_data=False)

@@ -31,7 +31,7 @@ from ortpartial.execution import (
     share_cores,
 )
 from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Meter, Piece, fingerprint, is_one_hot, is_settled
+from ortpartial.learning import ConstantSchedule, Meter, Piece, explain_classes, fingerprint, is_settled
 from ortpartial.model import Range, check_empty
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
@@ -312,10 +312,9 @@ class Program(HeldState):
         if not isinstance(first, np.ndarray):
             return
         self._is_told = True
-        if first.dtype.kind == "f" and not has_own_step(self.module) and is_one_hot(first):
-            warnings.warn("The target is one-hot rows of labels, of which train_one_batch takes the square loss, as of "
-                          "all real numbers; for the softmax cross entropy give labels, y.argmax(1), and for the "
-                          "square loss without this warning write train_one_batch.", ModelWarning, stacklevel=2)
+        if first.dtype.kind == "f" and not has_own_step(self.module) and (text := explain_classes(
+                first, "The target", "train_one_batch", "your own train_one_batch", losses=False)):
+            warnings.warn(text, ModelWarning, stacklevel=2)
 
     def complete(self) -> None:
         """Write the graph as far as it has been run: nothing here."""
@@ -402,6 +401,10 @@ class Program(HeldState):
         self._prepare_step(arrays[len(self.inputs):], arrays[:len(self.inputs)])
         assert self._step is not None
         return convert(arrays, self._step.inputs, self._ranges)
+
+    def check(self, batch: Sequence[Data]) -> None:
+        """Refuse arrays that no step reads."""
+        self.prepare(self.signature.split_batch(batch))
 
     def is_changed(self) -> bool:
         """Whether the step has to be written anew, as the module has changed."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, SparseRows, choose_part, wrap_sparse
+from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, SparseRows, choose_part
 from ortpartial.learning import Meter
 
 from .compilation import Program
 from .nested import Nested, flatten
-from .rows import cut
+from .rows import cut, to_array
 
 __all__ = ["ModuleDoor"]
 
@@ -81,7 +81,7 @@ class ModuleDoor:
                 arrays = batch if isinstance(batch, (tuple, list)) else (batch,)
                 if not len(arrays):
                     raise DataError(f"A batch is {batch!r}, where the arrays of a step were expected, as in (X, y).")
-                yield wrap_sparse(dict(enumerate(arrays))), None, None
+                yield {i: to_array(a, f"Array {i + 1} of the batch") for i, a in enumerate(arrays)}, None, None
         if is_empty:
             raise self.describe_no_rows()
 
@@ -90,6 +90,10 @@ class ModuleDoor:
         assert self.loop is not None
         return DataError(f"Epoch {self.loop.n_iter + 1} has no rows: the data are empty, or an iterator that an "
                          f"epoch has used up; give an iterable that begins anew, such as a DataLoader.")
+
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse a batch, as `read_batches` gives it, that no step reads."""
+        self.program.check(list(batch[0].values()))
 
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""
@@ -154,6 +158,9 @@ class ModuleDoor:
         total = 0.0
         for arrays, _, _ in self.read_batches(batches):
             rows = list(arrays.values())
+            counts = [len(a) if a.shape else 0 for a in rows]
+            if min(counts) < counts[0] or not rows[0].shape:
+                raise DataError(f"The arrays of a batch have {', '.join(map(str, counts))} rows, not as many each.")
             for part in cut(rows, np.arange(len(rows[0])), size or self.loop.settings.batch_size):
                 for n, loss in self._read_losses(self.program.evaluate(part, meter)).items():
                     sums[n] += len(part[0]) * loss

@@ -87,6 +87,11 @@ class EagerProgram(Program):
         except NotComputedError as e:
             self._reading = e
 
+    def check(self, batch: Sequence[Data]) -> None:
+        """Refuse arrays that no step reads."""
+        arrays, n = self.signature.split_batch(batch), len(self.inputs)
+        convert(arrays, self.signature.name_batch(arrays[n:], arrays[:n], self._shapes))
+
     def complete(self) -> None:
         """Write the graph of the last step, with all that it has left."""
         self.follow()

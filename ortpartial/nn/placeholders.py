@@ -13,7 +13,7 @@ import numpy as np
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import SparseRows
-from ortpartial.graph import Value, to_dtype, variable
+from ortpartial.graph import Value, read_array, to_dtype, variable
 from ortpartial.model import Range, check_indices
 
 __all__ = ["check_sizes", "convert", "list_arguments", "name_all", "to_placeholder"]
@@ -27,8 +27,7 @@ def convert(arrays: Sequence[Data], inputs: Mapping[str, Value], ranges: Mapping
         if isinstance(x, SparseRows):
             a: Any = x.convert(partial(to_dtype, dtype=v.dtype, what=f"The input {n!r}"))
         else:
-            a = np.asarray(x)
-            a = a if a.dtype == v.dtype else to_dtype(a, v.dtype, f"The input {n!r}")
+            a = to_dtype(x, v.dtype, f"The input {n!r}")
         converted[n] = a
         sizes = zip(a.shape, v.shape or (), strict=False)
         if a.ndim != v.rank or any(m != s for m, s in sizes if isinstance(s, int)):
@@ -56,7 +55,7 @@ def to_placeholder(x: Data, name: str, dtype: np.dtype | None, rows: str = "N") 
     """A placeholder of this name; of an array, for any number of rows, and real numbers in the dtype of weights."""
     if isinstance(x, Value):
         return variable(name, x.dtype, x.shape)
-    a = np.asarray(x)
+    a = read_array(x, repr(name))
     if a.dtype == object:
         raise DataError(f"{name!r} is a {type(x).__name__}, where a placeholder or an array was expected.")
     return variable(name, dtype if dtype is not None and a.dtype.kind == "f" else a.dtype,

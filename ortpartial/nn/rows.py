@@ -9,10 +9,11 @@ import numpy as np
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
 from ortpartial.execution import SparseRows, wrap_sparse
+from ortpartial.graph import read_array
 
 from .nested import Nested, flatten, rebuild
 
-__all__ = ["Rows", "concatenate", "cut", "to_arrays"]
+__all__ = ["Rows", "concatenate", "cut", "to_array", "to_arrays"]
 
 #: What a step reads: inputs, then targets.
 Rows = list[np.ndarray]
@@ -62,10 +63,7 @@ def to_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     DataError
         There is another number of arrays, or of rows.
     """
-    try:
-        arrays = _list_arrays(data, names, what)
-    except ValueError as e:
-        raise DataError(f"{what} is no array, nor a tuple or dict of {len(names)}: {e}") from None
+    arrays = _list_arrays(data, names, what)
     for name, a in zip(names, arrays, strict=True):
         if not a.ndim or a.dtype == object:
             raise DataError(f"{what}: {name!r} is no array with a row for each example.")
@@ -80,19 +78,39 @@ def _list_arrays(data: Data, names: Sequence[str], what: str) -> Rows:
     if isinstance(data, Mapping):
         if missing := [n for n in names if n not in data]:
             raise DataError(f"{what} has no {missing[0]!r}; it has {', '.join(map(repr, data))}.")
-        return [_to_array(data[n]) for n in names]
+        return [to_array(data[n], f"{what}: {n!r}") for n in names]
     if len(names) == 1:
-        return [_to_array(data)]
-    if len(data) != len(names) or not isinstance(data, (tuple, list)):
+        return [to_array(data, what)]
+    if not isinstance(data, (tuple, list)) or len(data) != len(names):
         raise DataError(f"{what} takes {len(names)} arrays, {', '.join(names)}, as a tuple or by name.")
-    return [_to_array(a) for a in data]
+    return [to_array(a, f"{what}: {n!r}") for n, a in zip(names, data, strict=True)]
 
 
-def _to_array(data: Data) -> np.ndarray:
-    """An array, or the wrapped rows of a sparse matrix."""
+def to_array(data: Data, what: str) -> np.ndarray:
+    """An array of numbers, or the wrapped rows of a sparse matrix.
+
+    Parameters
+    ----------
+    data : array_like
+        The numbers.
+    what : str
+        What they are called in errors.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        It is text, a set, or has rows of several lengths.
+    """
     wrapped = wrap_sparse(data)
-    if not isinstance(wrapped, SparseRows) and (array := np.asarray(wrapped)).dtype.kind in "US":
+    if isinstance(wrapped, SparseRows):
+        return wrapped  # type: ignore[return-value]
+    array = read_array(wrapped, what)
+    if array.dtype.kind in "US":
         raise DataError(f"Text was given, such as {str(array.flat[0])!r}, where numbers were expected; number the "
                         f"classes, as np.unique(y, return_inverse=True)[1] does." if array.size else
                         "An array of text was given, where numbers were expected.")
-    return wrapped if isinstance(wrapped, SparseRows) else np.asarray(wrapped)  # type: ignore[return-value]
+    return array

@@ -10,12 +10,12 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import DataError
-from ortpartial.execution import SparseRows, is_batches, refuse_foreign, wrap_sparse
+from ortpartial.execution import SparseRows, is_batches, refuse_foreign
 from ortpartial.graph import Value
 
 from .parts import Part, has_own_step
 from .placeholders import check_sizes, list_arguments, name_all, to_placeholder
-from .rows import to_arrays
+from .rows import to_array, to_arrays
 from .trace import ITERATION, SEED, WEIGHTS
 
 __all__ = ["Signature"]
@@ -99,7 +99,8 @@ class Signature:
     def split_batch(self, batch: Sequence[Data]) -> list[np.ndarray]:
         """The arrays of a batch, which are enough."""
         self.check_parts(batch)
-        return [_to_array(a) for a in batch]
+        rows: list[Data] = [to_array(a, f"Array {i} of the batch") for i, a in enumerate(batch, 1)]
+        return [a[:] if isinstance(a, SparseRows) else a for a in rows]
 
     def to_batches(self, X: Data, y: Data, sample_weight: Data = None) -> Data:
         """The arrays that steps read, or the batches, as `Module.fit` takes them."""
@@ -134,9 +135,3 @@ class Signature:
             raise DataError(f"{WEIGHTS} has the shape {weights.shape}; a finite number of at least 0 for each of the "
                             f"{rows} rows was expected.")
         return weights
-
-
-def _to_array(data: Data) -> np.ndarray:
-    """An array, also of sparse rows."""
-    rows = wrap_sparse(data)
-    return rows[:] if isinstance(rows, SparseRows) else np.asarray(rows)

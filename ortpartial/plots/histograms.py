@@ -94,7 +94,7 @@ def _draw(ax: Axes, numbers: Mapping[str, np.ndarray], log: bool, bins: int) -> 
 def _select(source: object, patterns: Sequence[str]) -> dict[str, Any]:
     """The arrays whose names match, as they are called in the program that was exported."""
     if isinstance(source, Mapping):
-        arrays = dict(source)
+        arrays = {str(n): a for n, a in source.items()}
     else:
         optimizer = getattr(source, "optimizer_", getattr(source, "optimizer", source))
         if not hasattr(optimizer, "trained_coef_"):
@@ -103,7 +103,7 @@ def _select(source: object, patterns: Sequence[str]) -> dict[str, Any]:
         weights = optimizer.trained_coef_
         names = {initializer: alias for alias, initializer in getattr(weights, "aliases", {}).items()}
         arrays = {names.get(n, n): a for n, a in weights.items()}
-    chosen = {n: a for n, a in arrays.items() if np.size(a) and any(fnmatchcase(str(n), p) for p in patterns)}
+    chosen = {n: a for n, a in arrays.items() if np.size(a) and any(fnmatchcase(n, p) for p in patterns)}
     if not chosen:
         some = ", ".join(map(repr, list(arrays)[:10])) or "none"
         raise DataError(f"No array has a name that matches {', '.join(map(repr, patterns))}; there are {some}.")

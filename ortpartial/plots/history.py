@@ -42,8 +42,9 @@ def read_history(source: object) -> list[Mapping[str, Any]]:
     optimizer = getattr(source, "optimizer_", getattr(source, "optimizer", source))
     epochs = (getattr(source, "history_", None) or getattr(optimizer, "history_", None)
               or getattr(optimizer, "train_losses_", source))
-    numbers = None if isinstance(epochs, (bytes, Mapping)) else to_tuple(epochs)
-    if numbers is None or not all(isinstance(e, (Mapping, Real, np.ndarray)) for e in numbers):
+    numbers = None if isinstance(epochs, Mapping) else to_tuple(epochs)
+    if numbers is None or not all(isinstance(e, (Mapping, Real)) or (isinstance(e, np.ndarray) and not e.ndim)
+                                  for e in numbers):
         raise DataError(f"A history is that of an optimizer or an estimator, or a list of dicts or of losses, not "
                         f"{type(source).__name__}.")
     history: list[Mapping[str, Any]] = [

@@ -175,6 +175,9 @@ class SessionDoor:
         """The batches as they are."""
         return iter(batches)
 
+    def check_batch(self, batch: Batch) -> None:
+        """Nothing to refuse: all rows are checked before the loop begins."""
+
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""
 

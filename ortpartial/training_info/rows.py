@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, FileMissingError
 
 from .npz import StoredArray, open_arrays
 from .session import TrainingSession
@@ -56,7 +56,7 @@ def read_rows(path: str | os.PathLike[str], session: TrainingSession) -> dict[st
     """
     path = Path(path)
     if not path.exists():
-        raise DataError(f"There is no file {str(path)!r}; give an .npz or a .csv file of rows.")
+        raise FileMissingError(f"There is no file {str(path)!r}; give an .npz or a .csv file of rows.")
     if path.suffix.lower() not in TABLES:
         return _read_arrays(path, session)
     arrays = _arrange(read_table(path), session)

@@ -14,7 +14,7 @@ from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.checks import check_names, to_generator
 from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
-from ortpartial.graph import Node, Value, build, constant, find_inputs, rewrite, to_dtype
+from ortpartial.graph import Node, Value, build, constant, find_inputs, read_array, rewrite, to_dtype
 from ortpartial.learning import accept_words
 from ortpartial.model import (
     Model,
@@ -411,7 +411,7 @@ class TrainingSession:
 
     def _convert(self, name: str, values: Any) -> np.ndarray:
         """Convert an input to the dtype that the steps read, which has to hold its numbers."""
-        array, dtype = np.asarray(values), self._types[name].dtype
+        array, dtype = read_array(values, f"The input {name!r}"), self._types[name].dtype
         if array.dtype == dtype:
             return array
         return to_dtype(array, dtype, f"The input {name!r}", counts=name in self._indices)

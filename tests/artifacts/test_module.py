@@ -622,7 +622,7 @@ def test_learning_rates_are_checked(rate):
         (lambda m, x, y: m.eval()(x[:0], y[:0]), DataError, "'input_0' has no elements"),
         (lambda m, x, y: m.eval().step(x, y), SettingError, r"call train\(\) first"),
         (lambda m, x, y: artifacts.write_checkpoint(m.state, "file"), SettingError, "not a CheckpointState"),
-        (lambda m, x, y: m([[1.0], [1.0, 2.0]], y), DataError, "'input_0' is no rectangular array"),
+        (lambda m, x, y: m([[1.0], [1.0, 2.0]], y), DataError, "'input_0' has rows of 1 to 2 elements"),
         (lambda m, x, y: m(None, y), DataError, "'input_0' is None"),
         (lambda m, x, y: m.copy_buffer_to_parameters(["a"] * 1108), DataError, "The buffer is <U1"),
         (lambda m, x, y: m.state.parameters.__setitem__("0.bias", ["1"] * 16), DataError, "'0.bias' is <U1"),

@@ -72,7 +72,7 @@ def test_what_training_has_made_infinite_is_not_written(state, tmp_path):
 
 
 @pytest.mark.parametrize(("data", "message"), [(None, "X is None; an array was expected"),
-                                               ([[1], [1, 2]], "X is no rectangular array: ")])
+                                               ([[1], [1, 2]], "X has rows of 1 to 2 elements, where all")])
 def test_arrays_of_users(data, message):
     with pytest.raises(DataError, match=message):
         to_array(data, "X")

@@ -6,21 +6,29 @@ import pytest
 import ortpartial
 from ortpartial import (
     Checkpoint,
+    CosineSchedule,
     CSVLogger,
     EarlyStopping,
+    ElasticLearningPenalty,
     GradientMonitor,
+    HuberLearningLoss,
+    LearningRateAdam,
     LearningRateFinder,
     Metric,
+    OnnxRegressor,
     OrtGradientForwardBackwardOptimizer,
     ProgressBar,
     ReduceOnPlateau,
     TrainingKit,
     TrainingSession,
+    add_loss_output,
+    artifacts,
     build,
     constant,
     export_c,
     find_learning_rate,
     grad,
+    load,
     load_adapter,
     merge,
     nn,
@@ -36,6 +44,7 @@ from ortpartial import (
     write_kit,
 )
 from ortpartial.exceptions import DataError, FileMissingError, GraphError, ModelError, SettingError
+from ortpartial.training_info import read_rows
 
 torch = pytest.importorskip("torch", reason="the training build for 1.19.2 has torch beside it, others may not")
 
@@ -56,8 +65,19 @@ class Rows:
         return X[i], Y[i]
 
 
-def optimizer(**settings):
-    return OrtGradientForwardBackwardOptimizer(MODEL, **{"max_iter": 1, **settings})
+class NeedsSettings(LearningRateAdam):
+    """An optimizer without defaults."""
+
+    def __init__(self, rate):
+        super().__init__(rate)
+
+
+def optimizer(model=MODEL, **settings):
+    return OrtGradientForwardBackwardOptimizer(model, **{"max_iter": 1, **settings})
+
+
+def regressor(**settings):
+    return OnnxRegressor(MODEL, max_iter=1, **settings)
 
 
 def module(features=4, outputs=1, sizes=()):
@@ -122,6 +142,40 @@ ROWS = [
     (lambda: find_learning_rate(OrtGradientForwardBackwardOptimizer, X, Y), SettingError,
      r"optimizer is an OrtGradientF"),
     (lambda: find_learning_rate(nn.Linear(4, 1), X, Y), SettingError, r"optimizer is an OrtGradientForwardBackward"),
+    (lambda: optimizer(learning_rate=LearningRateAdam), FutureWarning, r"is the class .* write LearningRateAdam\(\)"),
+    (lambda: optimizer(learning_loss=HuberLearningLoss), FutureWarning, r"write HuberLearningLoss\(\)"),
+    (lambda: optimizer(learning_loss={"y": HuberLearningLoss}), FutureWarning, r"write HuberLearningLoss\(\)"),
+    (lambda: optimizer(learning_penalty=ElasticLearningPenalty), SettingError, r"write ElasticLearningPenalty\(l1="),
+    (lambda: optimizer().set_params(learning_rate=LearningRateAdam), FutureWarning, r"write LearningRateAdam\(\)"),
+    (lambda: optimizer(learning_rate=NeedsSettings), SettingError, r"needs settings; give an object, as NeedsS"),
+    (lambda: LearningRateAdam(schedule=CosineSchedule), FutureWarning, r"schedule is .* write CosineSchedule\("),
+    (lambda: regressor(learning_rate=LearningRateAdam).fit(X, Y[:, 0]), FutureWarning, r"write LearningRateAdam\(\)"),
+    (lambda: regressor(loss=HuberLearningLoss).fit(X, Y[:, 0]), FutureWarning, r"write HuberLearningLoss\(\)"),
+    (lambda: nn.Linear(4, 1).set_optimizer(LearningRateAdam), FutureWarning, r"write LearningRateAdam\(\)"),
+    (lambda: nn.Optimizer(LearningRateAdam), FutureWarning, r"write LearningRateAdam\(\)"),
+    (lambda: nn.Loss(HuberLearningLoss), FutureWarning, r"write HuberLearningLoss\(\)"),
+    (lambda: add_loss_output(MODEL, HuberLearningLoss), FutureWarning, r"write HuberLearningLoss\(\)"),
+    # -- data of an estimator
+    (lambda: regressor().fit(Rows()), DataError, r"OnnxRegressor fits arrays X and y, not a Rows; .* fit batches"),
+    (lambda: regressor().fit(torch.utils.data.DataLoader(Rows())), DataError, r"X and y, not a DataLoader; .* fit bat"),
+    (lambda: regressor().fit(lambda: iter([(X, Y)])), DataError, r"fits arrays X and y, not a function; .* fit bat"),
+    (lambda: regressor().fit([(X, Y)]), DataError, r"fits arrays X and y, not a list; .* fit batches"),
+    (lambda: regressor().fit("data.csv"), DataError, r"X is 'data\.csv', .*; read the file first"),
+    (lambda: regressor().fit({1.0, 2.0}, Y), DataError, r"X is a set, which has no order; give a list or an array"),
+    (lambda: optimizer().fit(X, {1.0}), DataError, r"y is a set, which has no order; give a list or an array"),
+    # -- words of torch and Keras for layers
+    (lambda: nn.Linear(4, 2, device="cuda"), TypeError, r"Linear takes no .device.; .* compile\(inputs, device="),
+    (lambda: nn.Conv2d(1, 2, 3, device="cpu"), TypeError, r"Conv2d takes no .device.; .* compile\(inputs, device="),
+    (lambda: nn.LSTM(4, 8, device="cpu"), TypeError, r"LSTM takes no 'device'"),
+    (lambda: nn.Linear(4, 2, use_bias=False), TypeError, r"Linear takes no 'use_bias'; did you mean 'bias'\?"),
+    (lambda: nn.Linear(4, 2, bais=False), TypeError, r"Linear takes no 'bais'; did you mean 'bias'\?"),
+    (lambda: nn.Linear(units=4), TypeError, r"Linear takes no 'units'; did you mean 'out_features'\?"),
+    (lambda: nn.Linear(4, 2, activation="relu"), TypeError, r"a layer of its own, as in nn\.Sequential\(nn\.Linear"),
+    (lambda: nn.Conv2d(1, 2, 3, strides=2), TypeError, r"Conv2d takes no 'strides'; did you mean 'stride'\?"),
+    (lambda: nn.Dropout(rate=0.5), TypeError, r"Dropout takes no 'rate'; did you mean 'p'\?"),
+    (lambda: nn.BatchNorm1d(4, foo=1), TypeError, r"BatchNorm1d takes no 'foo'; its arguments are num_features, "),
+    (lambda: nn.Linear(4), TypeError, r"Linear: missing a required argument: 'out_features'; its arguments are in_"),
+    (lambda: nn.Linear(4, 2, True, "float32", 3), TypeError, r"Linear: too many positional arguments; its arguments"),
     # -- callbacks
     (lambda: GradientMonitor("x"), SettingError, r"batches_between_calls is a whole number of at least 1, not 'x'"),
     (lambda: GradientMonitor(vanishing="x"), SettingError, r"vanishing is 'x', a finite number at least 0"),
@@ -135,6 +189,15 @@ ROWS = [
     (lambda: ReduceOnPlateau(monitor=3), SettingError, r"monitor is a column of history_, such as 'validation_loss'"),
     (lambda: ProgressBar("x"), SettingError, r"max_propagation_depth is a whole number of at least 0, not 'x'"),
     # -- files to read and to write
+    (lambda: optimizer(model="nofile.onnx"), FileMissingError, r"no file 'nofile\.onnx'; give a path to an ONNX model"),
+    (lambda: TrainingSession("nofile.onnx"), FileMissingError, r"no file 'nofile\.onnx'; give a path to an ONNX model"),
+    (lambda: ortpartial.OnnxLayer("nofile.onnx"), FileMissingError, r"no file 'nofile\.onnx'; give a path to an ONNX"),
+    (lambda: artifacts.load("nofolder"), FileMissingError, r"training_model\.onnx'; give the folder that generate_"),
+    (lambda: artifacts.read_checkpoint("nofile"), FileMissingError, r"'nofile' does not exist; give the file that"),
+    (lambda: optimizer().load_checkpoint("nofile.safetensors"), FileMissingError, r"no file 'nofile\.safetensors'"),
+    (lambda: optimizer().fit(X, Y, resume="nofile.safetensors"), FileMissingError, r"no file 'nofile\.safetensors'"),
+    (lambda: read_rows("nofile.csv", session()), FileMissingError, r"no file 'nofile\.csv'; give an \.npz or a \.csv"),
+    (lambda: load(MODEL, custom_ops_library="x.so"), FileMissingError, r"no library of custom operators 'x\.so'"),
     (lambda: load_adapter(MODEL, "nofile"), FileMissingError, r"no adapter 'nofile'; give the file or the folder"),
     (lambda: merge(MODEL, "nofile"), FileMissingError, r"no adapter 'nofile'; give the file or the folder"),
     (lambda: run_kit("k9", {}), FileMissingError, r"no file 'k9/kit\.json'; give the folder that export_step"),

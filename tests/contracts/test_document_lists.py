@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from groups import GROUPS
 from once import ON_TRAINING
 from paths import ROOT
 
@@ -155,11 +156,9 @@ def test_benchmarks_that_contributing_names_exist():
 
 
 def test_contributing_names_the_rooms_whose_tests_run_on_both_runtimes():
-    rooms = re.search(r"^ROOMS_ON_BOTH = \((.*)\)", read("tests/conftest.py"), re.MULTILINE)[1]
     sentence = re.search(r"and those of (`tests/.*?),\s+which are about what a runtime does", read("CONTRIBUTING.md"),
                          re.DOTALL)[1]
-    assert {f"tests/{n.removeprefix('tests/')}/" for n in re.findall(r"`([\w/]+)`", sentence)} == {
-        *re.findall(r'"(.*?)"', rooms)}
+    assert {f"tests/{n.removeprefix('tests/')}" for n in re.findall(r"`([\w/]+)`", sentence)} == {*GROUPS["both"]}
 
 
 # Public names.

@@ -11,8 +11,9 @@ from trainings import linear_engine
 
 from ortpartial import OrtGradientForwardBackwardOptimizer, build
 from ortpartial.estimator.validation import DataAdapter, check_inputs, check_sample_weight, check_target
-from ortpartial.exceptions import DataError
+from ortpartial.exceptions import DataError, ModelWarning
 from ortpartial.graph.ops import constant, op, variable
+from ortpartial.learning import SquareLearningLoss
 
 INPUTS = {"x": variable("x", "float32", ["N", 2])}
 TWO = {**INPUTS, "i": variable("i", "int64", ["N"])}
@@ -242,3 +243,22 @@ def test_sizes_of_an_output_are_found_once(chosen):
         x, y = np.ones((6, length, 2)), np.ones((6, length, 3))
         assert data.to_arrays(x, y, None, 6, forward)[0]["y_target"].shape == y.shape
     assert lengths == ([4, 5, 4, 5] if chosen else [4, 5])
+
+
+@pytest.mark.parametrize("y", [np.eye(2)[[0, 1, 1]], np.eye(2, dtype=int)[[0, 1, 1]].tolist(), np.array([0, 1, 1])])
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_the_square_loss_of_classes_is_told_once(y, in_batches):
+    outputs = np.ndim(y)
+    x = INPUTS["x"]
+    model = build([x], {"y": x @ constant(np.full((2, outputs), 0.1, np.float32), hint="w")})
+    data = [[(X, y), (X, y)]] if in_batches else [X, y]
+    optimizer = OrtGradientForwardBackwardOptimizer(model, learning_rate=1e-3, max_iter=2, random_state=0)
+    with pytest.warns(ModelWarning, match="of which learning_loss='square_error' takes the square loss") as told:
+        optimizer.fit(*data)
+    assert len(told) == 1
+    assert len(str(told[0].message)) < 300
+    optimizer.fit(*data).partial_fit(X, y)  # Warnings are errors: no second one.
+    on_purpose = OrtGradientForwardBackwardOptimizer(model, learning_loss=SquareLearningLoss(), learning_rate=1e-3,
+                                                     max_iter=2, random_state=0).fit(*data)
+    np.testing.assert_array_equal(on_purpose.get_state()[0],
+                                  optimizer.fit(*data).get_state()[0])

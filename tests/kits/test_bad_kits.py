@@ -181,7 +181,7 @@ def test_the_step_of_another_kit(folder, tmp_path):
 
 @pytest.mark.parametrize(("x", "message"), [
     (np.array([["a", "b", "c"]] * 8), "is <U1, where float32 was expected"),
-    ([[1.0, 2.0], [3.0]], "is no array: are its rows of several lengths?"),
+    ([[1.0, 2.0], [3.0]], "has rows of 1 to 2 elements, where all were expected to have as many; pad them"),
     (np.float32(3), r"has the shape \[\], where \[N, 3\] is expected"),
     (None, r"has the shape \[\], where \[N, 3\] is expected"),
     (np.ma.masked_greater(DATA["x"], 0), "has masked values"),

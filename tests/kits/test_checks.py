@@ -17,7 +17,8 @@ def test_data():
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    ([[1], [1, 2]], "Input 'x' is no array: are its rows of several lengths?"),
+    ([[1], [1, 2]], "Input 'x' has rows of 1 to 2 elements, where all were expected to have as many; pad them, "
+     "as pad_rows does with tokens."),
     (np.ma.masked_array([1, 2], [False, True]), "Input 'x' has masked values, which a step would take for numbers")])
 def test_arrays(data, message):
     with pytest.raises(DataError, match=re.escape(message)):

@@ -1,6 +1,7 @@
 """Training kits in JavaScript: in Node, by onnxruntime-node, and by onnxruntime-web, as on a page."""
 
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from forgeries import forge_header, forge_json
 from kits import (
     PAIRS,
     assert_predicts_as_in_python,
@@ -284,6 +286,30 @@ def test_a_model_goes_from_python_to_javascript_and_back(tmp_path):
     for name, a in loaded.items():
         expected = kit.state if name in kit.manifest.weights else untouched
         np.testing.assert_array_equal(a, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("n", [25, pytest.param(1000, marks=pytest.mark.slow)])
+def test_forged_files_end_in_one_sentence_of_one_class(n, tmp_path):
+    """A file with another entry in its JSON is read as it should be, or is refused: no bare TypeError, no gigabytes."""
+    kit = write_kit_and_data(tmp_path / "kit", "linear", "sgd")
+    forgeries = {"kit.json": forge_json, "state.safetensors": forge_header, "data.safetensors": forge_header}
+    requests = []
+    for seed in range(n):
+        for file, forge in forgeries.items():
+            folder = tmp_path / f"{seed}-{file}"
+            shutil.copytree(kit.folder, folder, copy_function=os.link)
+            (folder / file).unlink()
+            shutil.copy(kit.folder / file, folder / file)
+            forge(folder / file, np.random.default_rng(seed))
+            requests.append({"kit": folder, "data": folder / "data.safetensors", "steps": 1, "predict": True})
+    results = train("onnxruntime-node", *requests)
+    refused = [result for result in results if "error" in result]
+    unclear = [(request["kit"].name, result) for request, result in zip(requests, results, strict=True)
+               if "error" in result and (result["kind"] != "KitError" or len(result["error"]) > 1000
+                                         or not result["error"].isprintable())]
+    assert unclear == []
+    assert len(refused) > n
+    assert refused[-1]["peak"] < 500
 
 
 def write_kit_of_dtypes(folder: Path, dtypes: list[np.dtype]) -> Path:

@@ -62,7 +62,7 @@ def test_a_share_of_the_training():
 
 
 def test_names_and_wrong_settings():
-    assert resolve_averaging("EMA") == resolve_averaging(ExponentialAverage) == ExponentialAverage(0.999)
+    assert resolve_averaging("EMA") == ExponentialAverage(0.999)
     assert resolve_averaging("swa") == StochasticWeightAverage(0.75, every=1)
     assert resolve_averaging(None) is None
     with pytest.raises(SettingError, match=r"'polyak' is not known\. Did you mean 'ema'\? Known are ema, swa"):

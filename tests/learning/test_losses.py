@@ -333,10 +333,10 @@ def test_target_of_another_shape_is_an_error_not_broadcast():
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("square_error", "squared_error", "SquareLearningLoss", SquareLearningLoss), SquareLearningLoss()),
+        (("square_error", "squared_error", "SquareLearningLoss"), SquareLearningLoss()),
         (("absolute_error", "AbsoluteLearningLoss"), AbsoluteLearningLoss()),
-        (("elastic", "ElasticLearningLoss", ElasticLearningLoss), ElasticLearningLoss(0.5, 0.5)),
-        (("huber", "HuberLearningLoss", HuberLearningLoss), HuberLearningLoss(1.0)),
+        (("elastic", "ElasticLearningLoss"), ElasticLearningLoss(0.5, 0.5)),
+        (("huber", "HuberLearningLoss"), HuberLearningLoss(1.0)),
         (("poisson", "PoissonLearningLoss"), POISSON),
         (("hinge", "HingeLearningLoss"), HINGE),
         (("log_loss", "NegLogLearningLoss"), BINARY),

@@ -287,7 +287,7 @@ def test_step_of_a_product_of_matrices(rng, schedule, dtype, trained):
         ("rmsprop", LearningRateRMSProp()), ("LearningRateAdamW", LearningRateAdamW(weight_decay=0.01)),
         ("nadam", LearningRateNAdam()), ("RAdam", LearningRateRAdam()), ("lion", LearningRateLion()),
         ("lamb", LearningRateLAMB()), ("adafactor", LearningRateAdafactor()),
-        ("Adam", LearningRateAdam()), ("adam", LearningRateAdam()), (LearningRateAdam, LearningRateAdam(1e-3)),
+        ("Adam", LearningRateAdam()), ("adam", LearningRateAdam()),
     ],
 )
 def test_names(choice, expected):

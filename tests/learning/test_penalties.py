@@ -58,7 +58,7 @@ def test_terms_of_weight_0_are_left_out():
     assert operators(0.1, 0) & {"ReduceSumSquare"} == operators(0, 0.1) & {"ReduceL1", "Sign"} == set()
 
 
-@pytest.mark.parametrize("choice", [None, "none", "NoLearningPenalty", NoLearningPenalty, NoLearningPenalty()])
+@pytest.mark.parametrize("choice", [None, "none", "NoLearningPenalty", NoLearningPenalty()])
 def test_none(choice):
     assert resolve_penalty(choice) == NoLearningPenalty()
 

@@ -208,7 +208,7 @@ def test_validation_data_are_arrays_or_batches():
 
 @pytest.mark.parametrize("data", [[(X, Y), (X, Y)], [X, Y]])
 def test_a_list_that_is_no_array_is_named(data):
-    with pytest.raises(DataError, match="X is no array"):
+    with pytest.raises(DataError, match="X is no rectangular array: its rows have several shapes"):
         Net().set_optimizer(0.1).compile(X).fit(data, Y)
 
 

@@ -36,7 +36,7 @@ X = np.linspace(-1, 1, 4 * ROWS, dtype=np.float32).reshape(ROWS, 4)
 Y = np.ascontiguousarray(X[:, :2])
 LIMIT = 2.0
 #: Calls of doors that take milliseconds each.
-CALLS = {"call_eagerly": 2_000, "fit_with_callbacks": 2_000}
+CALLS = {"call_eagerly": 2_000, "fit_with_callbacks": 5_000}
 
 pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="the memory of a process is read as Linux tells it")
 
@@ -206,10 +206,10 @@ DOORS = {f.__name__: f for f in (fit_module, train_module, call_module, call_eag
 
 
 def soak(door, calls):
-    """Megabytes by which a process grows in so many calls, after those of the first time."""
+    """Megabytes by which a process grows in so many calls, after a quarter as many that fill caches."""
     call = DOORS[door]()
     call(ROWS)  # the largest batch, which sets how much memory a run takes
-    for i in range(ROWS + 100):
+    for i in range(max(ROWS + 100, calls // 4)):
         call(i % ROWS + 1)
     first = resident()
     for i in range(calls):

@@ -4,7 +4,7 @@
 
 import { findStep, readManifest } from "./manifest.mjs";
 import { checkRows, drawBatches, takeInputs, takeRows } from "./rows.mjs";
-import { ensure, overwrite } from "./safetensors.mjs";
+import { KitError, ensure, overwrite } from "./safetensors.mjs";
 import { Predictor, openSession, runSession } from "./session.mjs";
 import { readState, writeState } from "./state.mjs";
 
@@ -13,10 +13,14 @@ export class TrainingKit {
 
   /** Opens a kit: `read(name)` returns the bytes of a file of it, or a promise; `options` are those of its sessions. */
   static async open(ort, read, options = {}) {
-    const manifest = readManifest(await read("kit.json"));
     const kit = new TrainingKit();
-    [kit.#ort, kit.#read, kit.#options, kit.manifest, kit.inputs] = [ort, read, options, manifest, manifest.inputs];
-    kit.loadState(await read(manifest.state.file));
+    [kit.#ort, kit.#options] = [ort, options];
+    kit.#read = (name) => Promise.resolve(name).then(read).catch((cause) => {
+      throw new KitError(`${name} of the kit cannot be read: ${cause?.message ?? cause}`, { cause });
+    });
+    kit.manifest = readManifest(await kit.#read("kit.json"));
+    kit.inputs = kit.manifest.inputs;
+    kit.loadState(await kit.#read(kit.manifest.state.file));
     return kit;
   }
 
@@ -36,7 +40,10 @@ export class TrainingKit {
 
   /** The bytes of the inference model, with the weights as they are now. */
   async model() {
-    return overwrite(await this.#read(this.manifest.model.file), this.#weights());
+    const { file } = this.manifest.model, bytes = await this.#read(file), weights = this.#weights();
+    ensure(weights.every(({ data, offset }) => offset + data.byteLength <= bytes.length),
+      `${file} is not the model of kit.json: it ends before its weights do.`);
+    return overwrite(bytes, weights);
   }
 
   /** Goes on from the weights of such a model; the optimizer keeps its state. */
@@ -54,7 +61,8 @@ export class TrainingKit {
   async predict(data) {
     const open = () => openSession(this.#ort, this.manifest.model.file, this.model(), this.#options);
     const session = await this.#predictor.open(this.#weights(), open);
-    const results = await runSession(this.#ort, session, takeInputs(data, this.inputs, session.inputNames));
+    const tensors = takeInputs(data, this.inputs, session.inputNames);
+    const results = await runSession(this.#ort, this.manifest.model.file, session, tensors);
     return Object.fromEntries(results.map((result, i) => [session.outputNames[i], result]));
   }
 
@@ -65,14 +73,17 @@ export class TrainingKit {
 
   /** Trains on a batch, and returns its loss. The next call must wait for it. */
   async step(batch) {
-    const session = await this.#open(checkRows(batch, this.inputs));
+    const [file, session] = await this.#open(checkRows(batch, this.inputs));
     const { manifest, inputs } = this, state = this.#state;
     const held = manifest.state.tensors.map(({ name }) => state.tensors[name]);
     const read = [...inputs.map(({ name }) => batch[name]), ...held];
-    const arrays = (await runSession(this.#ort, session, read)).map(({ data }) => data);
+    const arrays = (await runSession(this.#ort, file, session, read)).map(({ data }) => data);
     ensure(Number.isFinite(arrays[0][0]), `The loss of step ${state.steps + 1} is not finite: the kit needs a ` +
       "smaller step size, or the data hold numbers that are none.");
-    held.forEach((tensor, i) => { tensor.data = arrays[manifest.outputs.length + i]; });
+    const next = arrays.slice(manifest.outputs.length);
+    ensure(held.every(({ data }, i) => next[i].length === data.length && next[i].constructor === data.constructor),
+      `${file} is damaged: it writes another state than it reads.`);
+    held.forEach((tensor, i) => { tensor.data = next[i]; });
     state.steps += 1;
     return arrays[0][0];
   }
@@ -88,13 +99,14 @@ export class TrainingKit {
     }
   }
 
-  /** The session of the step for batches of so many rows. */
+  /** The file of the step for batches of so many rows, and its session. */
   async #open(rows) {
     const file = findStep(this.manifest, rows);
     const session = (this.#sessions[file] ??= await openSession(this.#ort, file, this.#read(file), this.#options));
     const names = [...this.inputs, ...this.manifest.state.tensors].map(({ name }) => name);
-    ensure(`${session.inputNames}` === `${names}`,
+    const count = this.manifest.outputs.length + this.manifest.state.tensors.length;
+    ensure(`${session.inputNames}` === `${names}` && session.outputNames.length === count,
       `${file} is damaged: its inputs and outputs are not those of kit.json.`);
-    return session;
+    return [file, session];
   }
 }

@@ -5,19 +5,20 @@ import { ensure } from "./safetensors.mjs";
 /** Checks data against the inputs of a manifest, and returns the number of their rows. */
 export function checkRows(data, inputs) {
   for (const { name, dtype, shape, low, high, ignored } of inputs) {
+    ensure(Object.hasOwn(data, name) && data[name], `The data lack the input '${name}'.`);
     const tensor = data[name];
-    ensure(tensor, `The data lack the input '${name}'.`);
     ensure(tensor.dtype === dtype, `Input '${name}' is ${tensor.dtype}, where ${dtype} is expected.`);
     const fits = (size, axis) => axis === 0 || typeof size === "string" || size === tensor.shape[axis];
     ensure(tensor.shape.length === shape.length && shape.every(fits),
       `Input '${name}' has the shape [${tensor.shape.join(", ")}], where [${shape.join(", ")}] is expected.`);
-    if (low === undefined) continue;
+    ensure(tensor.data.length > 0 || tensor.shape[0] === 0, `Input '${name}' has no number in its rows.`);
+    if (typeof low !== "number" || typeof high !== "number") continue;
     let [least, most] = [Infinity, -Infinity];
     for (const element of tensor.data) {
       const value = Number(element); // int64 is BigInt
       if (value !== ignored) [least, most] = [Math.min(least, value), Math.max(most, value)];
     }
-    const unless = ignored === undefined ? "" : `, or ${ignored} for what does not count`;
+    const unless = typeof ignored !== "number" ? "" : `, or ${ignored} for what does not count`;
     ensure(least >= low && most <= high,
       `Input '${name}' has values from ${least} to ${most}, where ${low} to ${high} are expected${unless}.`);
   }
@@ -66,7 +67,7 @@ export function takeRows({ dtype, shape: [count, ...shape], data }, rows) {
 
 /** The tensors that a model reads, by their names; those that a step reads, too, are checked as for it. */
 export function takeInputs(data, inputs, names) {
-  for (const name of names) ensure(data[name], `The data lack the input '${name}'.`);
+  for (const name of names) ensure(Object.hasOwn(data, name) && data[name], `The data lack the input '${name}'.`);
   checkRows(data, inputs.filter(({ name }) => names.includes(name)));
   return names.map((name) => data[name]);
 }

@@ -7,10 +7,22 @@ const DTYPES = {
   BF16: ["bfloat16", Uint16Array], I8: ["int8", Int8Array], U8: ["uint8", Uint8Array], BOOL: ["bool", Uint8Array],
 };
 
-/** An error with a sentence, unless a condition holds. */
-export function ensure(condition, sentence) {
-  if (!condition) throw new Error(sentence);
+/** What is wrong with a kit, its data or its state, in one sentence; a name in it may be long and hold anything. */
+export class KitError extends Error {
+  name = "KitError";
+
+  constructor(sentence, options) {
+    const text = sentence.length > 960 ? `${sentence.slice(0, 477)} [...] ${sentence.slice(-477)}` : sentence;
+    super(text.replace(/\p{C}/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`), options);
+  }
 }
+
+/** A `KitError` with a sentence, unless a condition holds. */
+export function ensure(condition, sentence) {
+  if (!condition) throw new KitError(sentence);
+}
+
+export const isCount = (value) => Number.isSafeInteger(value) && value >= 0;
 
 /** Where the numbers begin. */
 export const startOfData = (file) => 8 + Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
@@ -23,16 +35,22 @@ export function readTensors(file, fileName = "The file") {
   try {
     const { __metadata__, ...header } = readHeader(file);
     const start = startOfData(file);
-    const tensors = Object.entries(header).map(([name, { dtype, shape, data_offsets: [from, to] }]) => {
+    const entries = Object.entries(header).sort(([, a], [, b]) => a.data_offsets[0] - b.data_offsets[0] ||
+      a.data_offsets[1] - b.data_offsets[1]);
+    let end = 0; // each tensor begins where the former ends: a file of some bytes can hold no gigabytes
+    const tensors = entries.map(([name, { dtype, shape, data_offsets: [from, to] }]) => {
+      ensure([from, to, ...shape].every(isCount) && from === end && Object.hasOwn(DTYPES, dtype));
+      end = to;
       const [type, TypedArray] = DTYPES[dtype];
       // Copied, since a typed array can only begin at a multiple of the size of its numbers.
       const data = new TypedArray(new Uint8Array(file.subarray(start + from, start + to)).buffer);
       ensure(data.length === shape.reduce((a, b) => a * b, 1));
       return [name, { dtype: type, shape, data, offset: start + from }];
     });
+    ensure(start + end === file.length);
     return Object.fromEntries(tensors);
-  } catch {
-    throw new Error(`${fileName} is no safetensors file, or a damaged one.`);
+  } catch (cause) {
+    throw new KitError(`${fileName} is no safetensors file, or a damaged one.`, { cause });
   }
 }
 

@@ -1,24 +1,31 @@
 // Sessions of onnxruntime, on tensors as files of safetensors have them: { dtype, shape, data }.
 
-/** Opens a graph, whose bytes may be a promise; errors name its file. */
-export async function openSession(ort, file, bytes, options) {
+import { KitError } from "./safetensors.mjs";
+
+/** Awaits what onnxruntime does with a graph; its errors name the file. */
+async function attempt(ort, file, run) {
   try {
-    return await ort.InferenceSession.create(await bytes, options);
-  } catch ({ message }) {
+    return await run();
+  } catch (cause) {
+    if (cause instanceof KitError) throw cause;
     const { node, web } = ort.env.versions;
-    throw new Error(`onnxruntime ${node ?? web} cannot run ${file}: ${message}`);
+    throw new KitError(`onnxruntime ${node ?? web} cannot run ${file}: ${cause.message}`, { cause });
   }
 }
 
-/** Runs a session on tensors in the order of its inputs, and returns its results in that of its outputs. */
-export async function runSession(ort, session, tensors) {
+/** Opens a graph, whose bytes may be a promise. */
+export const openSession = (ort, file, bytes, options) =>
+  attempt(ort, file, async () => ort.InferenceSession.create(await bytes, options));
+
+/** Runs the session of a file on tensors in the order of its inputs; its results are in that of its outputs. */
+export const runSession = (ort, file, session, tensors) => attempt(ort, file, async () => {
   const inputs = tensors.map(({ dtype, data, shape }) => new ort.Tensor(dtype, data, shape));
   const results = await session.run(Object.fromEntries(inputs.map((tensor, i) => [session.inputNames[i], tensor])));
   return session.outputNames.map((name) => {
     const { type: dtype, dims: shape, data } = results[name];
     return { dtype, shape, data };
   });
-}
+});
 
 /** Keeps the session of a model until its weights are others. */
 export class Predictor {

@@ -1,6 +1,6 @@
 // The state of a training kit: a file of safetensors with the number of steps and a checksum.
 
-import { ensure, overwrite, readHeader, readTensors, startOfData } from "./safetensors.mjs";
+import { KitError, ensure, overwrite, readHeader, readTensors, startOfData } from "./safetensors.mjs";
 
 const CRC = Int32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -33,10 +33,11 @@ export function readState(bytes, { file: fileName, tensors: expected }) {
     tensors = readTensors(file);
     stamp(file, steps);
     ensure(file.every((byte, i) => byte === bytes[i]));
-  } catch {
-    throw new Error(`${fileName} is damaged: restore a copy of it, or export the kit again.`);
+  } catch (cause) {
+    throw new KitError(`${fileName} is damaged: restore a copy of it, or export the kit again.`, { cause });
   }
-  const fits = ({ name, dtype, shape }) => tensors[name]?.dtype === dtype && `${tensors[name].shape}` === `${shape}`;
+  const fits = ({ name, dtype, shape }) => Object.hasOwn(tensors, name) && tensors[name].dtype === dtype &&
+    `${tensors[name].shape}` === `${shape}`;
   ensure(Object.keys(tensors).length === expected.length && expected.every(fits),
     `${fileName} is the state of another kit: its tensors are not those of kit.json.`);
   return { file, tensors, steps };

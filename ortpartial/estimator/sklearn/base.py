@@ -24,7 +24,7 @@ from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, Metri
 from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.execution import TrainingView, wrap_sparse
+from ortpartial.execution import TrainingView, refuse_batches, refuse_foreign, wrap_sparse
 from ortpartial.learning import (
     BaseLearningLoss,
     BaseLearningPenalty,
@@ -395,6 +395,10 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
     def _check_data(self, X: Data, y: Data, sample_weight: Data, reset: bool, has_new_labels: bool
                     ) -> tuple[Data, Data, np.ndarray, int, Data]:
         """X, y as given and in numbers, how many scores y needs, and the weights of the rows, all checked."""
+        if y is None:
+            refuse_batches(X, type(self).__name__)
+        refuse_foreign(X)
+        refuse_foreign(y, "y")
         X, y = validate_data(self, X, y, reset=reset, multi_output=True, y_numeric=self._is_numeric,
                              **self._data_settings())
         y_numbers, n_outputs = self._prepare_target(y, has_new_labels)

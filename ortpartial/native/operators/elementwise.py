@@ -78,6 +78,11 @@ for _name in _FORMULAS:
     _write(_name)
 
 
+@translates("StopGradient", "StraightThrough", domain="ortpartial")
+def pass_on(t: Translator, node: Node) -> Expression:
+    return apply(t, "{0}", t.read(node.inputs[0]), weight=0)
+
+
 @translates("IsInf")
 def is_infinite(t: Translator, node: Node) -> Expression:
     bounds = [f"{{0}} {sign}" for sign, name in (("> FLT_MAX", "positive"), ("< -FLT_MAX", "negative"))

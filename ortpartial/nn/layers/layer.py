@@ -1,10 +1,15 @@
-"""Base of layers: settings are checked by their annotations."""
+"""Base of layers: settings are checked by their annotations, and words of torch and Keras are answered."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from ortpartial.annotations import Settings
 from ortpartial.arguments import check_arguments
+from ortpartial.exceptions import ArgumentError
 
 from ..module import Module
 
@@ -12,6 +17,36 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Layer"]
+
+#: What arguments of torch's layers are here, and those of Keras's, where no argument has a similar name.
+_WORDS = {
+    "device": "the device is chosen when the module is compiled, as in compile(inputs, device='cuda')",
+    "inplace": "values are never changed in place; leave it out",
+    "track_running_stats": "running statistics are always kept; leave it out",
+    "activation": "write the activation as a layer of its own, as in nn.Sequential(nn.Linear(4, 2), nn.ReLU())",
+    "input_shape": "give the shape to compile, as in compile(nn.placeholder(['N', 4]))",
+    "name": "a layer has the name of the attribute that holds it",
+    "trainable": "write freeze() of the layer", "kernel_regularizer": "write set_optimizer(..., penalty=...)",
+    "use_bias": "did you mean 'bias'?", "units": "did you mean 'out_features'?",
+    "filters": "did you mean 'out_channels'?", "strides": "did you mean 'stride'?", "rate": "did you mean 'p'?",
+    "epsilon": "did you mean 'eps'?", "input_dim": "did you mean 'num_embeddings'?",
+    "output_dim": "did you mean 'embedding_dim'?", "return_sequences": "all outputs are returned, and the last state",
+}
+
+
+def _check_names(name: str, signature: inspect.Signature, args: Sequence[object], settings: Settings) -> None:
+    """Refuse arguments that a constructor does not take, or that are missing, in a sentence that says what to write."""
+    try:
+        signature.bind(None, *args, **settings)
+    except TypeError as e:
+        names = list(signature.parameters)[1:]
+        unknown = next((n for n in settings if n not in names), None)
+        if unknown is None:
+            raise ArgumentError(f"{name}: {e}; its arguments are {', '.join(names)}.") from None
+        close = get_close_matches(unknown, names, 1)
+        hint = _WORDS.get(unknown) or (f"did you mean {close[0]!r}?" if close else
+                                       f"its arguments are {', '.join(names)}")
+        raise ArgumentError(f"{name} takes no {unknown!r}; {hint}{'' if hint.endswith('?') else '.'}") from None
 
 
 class Layer(Module):
@@ -30,6 +65,8 @@ class Layer(Module):
     """
 
     def __new__(cls, *args: object, **settings: object) -> Self:
+        # Copies and pickles are made without arguments.
         if (args or settings) and cls.__init__.__module__.startswith(f"{__package__}."):
             check_arguments(cls.__init__, [None, *args], settings, f"{cls.__name__}: ")
+            _check_names(cls.__name__, inspect.signature(cls.__init__), args, settings)
         return super().__new__(cls)

@@ -27,6 +27,7 @@ from ortpartial import (  # noqa: E402
     variable,
 )
 from ortpartial.exceptions import ModelError  # noqa: E402
+from ortpartial.learning import SquareLearningLoss  # noqa: E402
 from ortpartial.runtime import Session  # noqa: E402
 from ortpartial.subgraph import cond  # noqa: E402
 
@@ -191,7 +192,8 @@ def test_trained_again(zipmap, output):
     pipeline = make_pipeline(StandardScaler(), OnnxClassifier(hidden_layer_sizes=8, max_iter=3, random_state=0))
     pipeline.fit(X, LABELS["words"])
     model = skl2onnx.to_onnx(pipeline, X[:1], options={"zipmap": zipmap}, target_opset=21)
-    o = OrtGradientForwardBackwardOptimizer(model, max_iter=60, learning_rate="Adam", random_state=0)
+    o = OrtGradientForwardBackwardOptimizer(model, learning_loss=SquareLearningLoss(), max_iter=60,
+                                            learning_rate="Adam", random_state=0)
     assert o.weights_to_train == ["coef_0", "intercept_0", "coef_1", "intercept_1"]
     np.testing.assert_allclose(o.predict(X), pipeline.predict_proba(X), rtol=1e-5, atol=1e-6)
     before = pipeline.score(X, LABELS["words"])

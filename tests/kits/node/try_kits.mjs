@@ -1,5 +1,6 @@
 // Trains kits in one process: node try_kits.mjs FOLDER RUNTIME, with the runtime from the packages of a folder, and a
-// list of { kit, data, steps, batchSize, seed, load, save, until, predict } on stdin. Prints for each its losses, or its error.
+// list of { kit, data, steps, batchSize, seed, load, save, until, predict } on stdin. Prints for each its losses, or its error: its sentence, its
+// class, and the megabytes that the process has had at most.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { basename, join } from "node:path";
@@ -31,6 +32,7 @@ async function train({ kit: path, data, load, save, until, predict, ...settings 
 
 const results = [];
 for (const request of JSON.parse(readFileSync(0, "utf8"))) {
-  results.push(await train(request).catch(({ message }) => ({ error: message })));
+  results.push(await train(request).catch(({ message, name }) => (
+    { error: message, kind: name, peak: process.resourceUsage().maxRSS / 1024 })));
 }
 console.log(JSON.stringify(results));

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from ortpartial.graph import op, variable
+from ortpartial.graph import op, stop_gradient, variable
 from ortpartial.native import compile_library, find_compiler, translate
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")
@@ -26,6 +26,11 @@ def compute(formula, *arrays):
     loss = ctypes.byref(ctypes.c_float())
     run(*(ctypes.c_void_p(a.ctypes.data) for a in (out, memory)), rows, ctypes.c_void_p(given.ctypes.data), loss)
     return out
+
+
+def test_the_end_of_a_gradient_passes_numbers_on():
+    a = np.array([1.5, -2.0], np.float32)
+    np.testing.assert_array_equal(compute(lambda a: stop_gradient(a) + 1.0, a), a + 1)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])

@@ -44,7 +44,7 @@ def test_numbers_and_flags_of_numpy_are_taken():
 def test_arguments_without_names_are_checked_too():
     with pytest.raises(SettingError, match=r"^Linear: bias is True or False, not 'no'\.$"):
         nn.Linear(3, 2, "no")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'biass'"):
+    with pytest.raises(TypeError, match=r"^Linear takes no 'biass'; did you mean 'bias'\?$"):
         nn.Linear(3, 2, biass=True)
 
 
