@@ -51,7 +51,7 @@ class FormerName:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Estimator, owner: type | None = None) -> Any:
+    def __get__(self, instance: Estimator, owner: type | None = None) -> object:
         if instance is None:
             return self
         self._warn(instance)

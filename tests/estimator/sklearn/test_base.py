@@ -213,7 +213,8 @@ def test_words_of_scikit_learn_for_schedules(schedule):
     with pytest.raises(SettingError, match="Did you mean") as e:
         OnnxClassifier(learning_rate=schedule, max_iter=1).fit(X, NAMES)
     advised = str(e.value).partition("Did you mean ")[2].partition("?")[0]
-    OnnxClassifier(learning_rate=eval(advised, vars(ortpartial)), max_iter=1).fit(X, NAMES)
+    rate = eval(advised, {"LearningRateSGD": ortpartial.LearningRateSGD})
+    OnnxClassifier(learning_rate=rate, max_iter=1).fit(X, NAMES)
 
 
 # -- among the tools of scikit-learn
