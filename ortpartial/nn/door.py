@@ -95,6 +95,12 @@ class ModuleDoor:
         """Refuse a batch, as `read_batches` gives it, that no step reads."""
         self.program.check(list(batch[0].values()))
 
+    def check_each(self, data: Data) -> None:
+        """Refuse a batch of several before another one moves weights; data that are no batches pass."""
+        if isinstance(data, tuple) and len(data) > 1:
+            for batch in self.read_batches(data):
+                self.check_batch(batch)
+
     def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Nothing to refuse."""
 

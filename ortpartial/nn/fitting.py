@@ -83,9 +83,7 @@ def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     if isinstance(data, list) and door.is_joined:
         runner = program.choose_runner(min(size, len(data[0])), epochs * steps)
     loop.engine = runner
-    if isinstance(data, tuple) and len(data) > 1:  # A batch is refused before another one moves weights.
-        for batch in door.read_batches(data):
-            door.check_batch(batch)
+    door.check_each(data)
     X = dict(enumerate(data)) if isinstance(data, list) else data
     X_val = dict(enumerate(validation)) if isinstance(validation, list) else validation
     y_val = _BESIDE if isinstance(validation, list) else None
