@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from ortpartial.graph import Value
+from ortpartial.graph import Node, Value
 
 __all__ = ["find_size_source"]
 
@@ -69,19 +69,24 @@ def _find(x: Value, axis: int, most: int) -> Axis:
 def _step(x: Value, axis: int, most: int) -> Axis | None:
     """The input of the node of a value, and its axis, which has the same size; None where none is known to have it."""
     node = x.node
-    if node is None or x is not node.outputs[0] or not all(v is None or v.shape is not None for v in node.inputs[:2]):
+    if node is None or x is not node.outputs[0]:
         return None
-    first, *others = node.inputs
-    second = others[0] if others else None
+    first, second = (*node.inputs, None, None)[:2]
+    if first is None or first.shape is None or (second is not None and second.shape is None):
+        return None
     if node.op_type in _SHAPED or (node.op_type == "GroupQueryAttention" and axis < 2):
-        return None if first is None else (first, axis)
-    if first is None or second is None:
-        return None
-    if node.op_type in _BY_MATRIX and axis < x.rank - 1 and (node.domain or second.rank == 2) and first.rank == x.rank:
+        return first, axis
+    return None if second is None else _step_of_two(node, first, second, axis, most)
+
+
+def _step_of_two(node: Node, first: Value, second: Value, axis: int, most: int) -> Axis | None:
+    """The same for a node whose second input counts."""
+    rank = node.outputs[0].rank
+    if node.op_type in _BY_MATRIX and axis < rank - 1 and (node.domain or second.rank == 2) and first.rank == rank:
         return first, axis
     if node.op_type == "Gather" and node.attribute("axis") == 0 and axis < second.rank:
         return second, axis
-    return _meet(first, second, x.rank, axis, most) if node.op_type in _BROADCAST else None
+    return _meet(first, second, rank, axis, most) if node.op_type in _BROADCAST else None
 
 
 def _meet(a: Value, b: Value, rank: int, axis: int, most: int) -> Axis | None:
