@@ -100,7 +100,7 @@ def count_parameters(picture):
 
 
 @pytest.mark.parametrize(("kind", "depth"), [
-    pytest.param(kind, depth, marks=[pytest.mark.slow] * (depth == 1 or kind == "ia3"))
+    pytest.param(kind, depth, marks=[pytest.mark.slow] * (depth in (1, 3) or kind == "ia3"))
     for kind in SOURCES for depth in (None, 1, 3, "nodes")])
 def test_every_parameter_stands_in_one_box(kind, depth):
     """Whatever the boxes are: those of the boxes, with their copies, are as many as the title says."""
