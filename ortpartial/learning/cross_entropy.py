@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
@@ -447,7 +448,7 @@ class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):
         if not self.label_smoothing:  # The score of an excluded class may be -∞: see `__call__`.
             log_p = op.Where(mask, log_p, 0)
         # Where p = 1 the derivative of a power less than 1 would be infinite.
-        focused = log_p * op.Max(1 - op.Exp(log_p), float(np.finfo(log_p.dtype).tiny)) ** self.gamma
+        focused = log_p * op.Max(1 - op.Exp(log_p), float(ml_dtypes.finfo(log_p.dtype).tiny)) ** self.gamma
         if self.alpha is None or isinstance(self.alpha, float):
             return focused if self.alpha is None else self.alpha * focused
         inner = log_p.rank - self.class_axis(log_p.shape or ()) - 1
@@ -480,7 +481,7 @@ def log_probabilities(p: Value, axis: int) -> Value:
 
 def _log(p: Value) -> Value:
     """The logarithm of a number, or of the smallest normal number where it is less."""
-    return op.Log(op.Max(p, float(np.finfo(p.dtype).tiny)))
+    return op.Log(op.Max(p, float(ml_dtypes.finfo(p.dtype).tiny)))
 
 
 def class_indices(y: Value, axis: int) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ortpartial.docstrings import document
@@ -111,7 +112,7 @@ class LearningRateAdafactor(WeightDecay):
         return {"r": (*outer, rows, 1), "c": (*outer, 1, columns)}
 
     def update(self, w: Value, g: Value, *state: Value, k: Value) -> tuple[Value, tuple[Value, ...]]:
-        epsilon = float(np.finfo(w.dtype).eps) if self.epsilon is None else self.epsilon
+        epsilon = float(ml_dtypes.finfo(w.dtype).eps) if self.epsilon is None else self.epsilon
         share = cast(k.astype(np.float64) ** -self.decay_power, g)
         squares = [g * g] if len(state) == 1 else [op.ReduceMean(g * g, [axis]) for axis in (-1, -2)]
         state = tuple(s + share * (square - s) for s, square in zip(state, squares, strict=True))

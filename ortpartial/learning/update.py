@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeGuard
 
+import ml_dtypes
 import numpy as np
 
 from ortpartial.graph import (
@@ -81,7 +82,7 @@ def decay(beta: float | Value, s: Value, k: Value) -> Value:
     """
     if s.dtype == np.float16:
         return beta * s
-    tiny = float(np.finfo(s.dtype).tiny)
+    tiny = float(ml_dtypes.finfo(s.dtype).tiny)
     flushed = Subgraph.of(lambda: beta * op.Where(op.Abs(s) < tiny, 0.0, s))
     return _flush_if(op.Equal(op.Mod(k, _FLUSH_EVERY), 0), flushed, Subgraph.of(lambda: beta * s))[0]
 

@@ -33,7 +33,7 @@ def _(x, grid, *, y, mode, padding_mode, align_corners):
         # The axes of the grid are named the other way round: its first number belongs to the last axis.
         u, n = op.Gather(points, x.rank - 1 - axis, axis=2), cast(slice_shape(x, axis, axis + 1), grid)
         u = (u + 1) * (n - 1) / 2 if align_corners else ((u + 1) * n - 1) / 2
-        taps.append(pad_taps(interpolate(u, mode), n, padding_mode, align_corners))
+        taps.append(pad_taps(interpolate(bound(u, n, padding_mode), mode), n, padding_mode, align_corners))
     return reshape_like(sample(x, taps), y)
 
 
@@ -41,6 +41,18 @@ def flatten_grid(grid: Value, r: int) -> Value:
     """The points of a grid as a list, (N, P, r)."""
     points = op.ReduceProd(slice_shape(grid, 1, r + 1))
     return op.Reshape(grid, concat_sizes(slice_shape(grid, 0, 1), points, constant([r])), allowzero=1)
+
+
+def bound(u: Value, n: Value, padding_mode: str) -> Value:
+    """Places u along an axis of n elements, within reach: weights of places without end would be infinite or NaN.
+
+    Beyond three elements outside, all taps are moved to the same element or have a weight of 0, so that the gradient is
+    0 either way; reflected places return, and only infinite ones are bounded.
+    """
+    if padding_mode == "reflection":
+        most = float(np.finfo(u.dtype).max) / 4
+        return op.Min(op.Max(u, -most), most)
+    return op.Min(op.Max(u, -4.0), n + 3)
 
 
 def interpolate(u: Value, mode: str) -> Taps:
@@ -137,7 +149,8 @@ def expand_deform_conv(x, w, offset, b=None, mask=None, *, node, group, offset_g
         starts = count_along(spread, i, r + i, 2 * r) * window.strides[i] - window.pads[i]
         u = op.Gather(moved, i, axis=1 + r) + cast(steps + starts, offset)
         inside = cast(slice_shape(x, 2 + i, 3 + i), offset)
-        taps.append(pad_taps(interpolate(op.Flatten(u, axis=1), "linear"), inside, "zeros", 0))
+        near = bound(op.Flatten(u, axis=1), inside, "zeros")
+        taps.append(pad_taps(interpolate(near, "linear"), inside, "zeros", 0))
     seen = sample(apart, taps)
     if mask is not None:
         seen = seen * op.Unsqueeze(op.Reshape(mask, op.Shape(taps[0].places, end=2), allowzero=1), [1])

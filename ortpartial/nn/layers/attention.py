@@ -7,6 +7,7 @@ from copy import deepcopy
 from math import sqrt
 from typing import Any, ClassVar, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from ortpartial.annotations import ArrayLike, Data, DTypeLike
@@ -215,7 +216,7 @@ class MultiheadAttention(Layer):
         for other in hidden[1:]:
             hidden[0] = hidden[0] | other
         # The least number in place of -∞: a softmax of -∞ alone would be NaN.
-        least, zero = (constant(np.array(n, scores.dtype)) for n in (np.finfo(scores.dtype).min, 0))
+        least, zero = (constant(np.array(n, scores.dtype)) for n in (ml_dtypes.finfo(scores.dtype).min, 0))
         return [*(op.Where(m, least, zero) for m in hidden[:1]), *added]
 
 

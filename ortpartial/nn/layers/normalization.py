@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
@@ -431,7 +432,7 @@ class RMSNorm(_RowNorm):
         # RMSNormalization is of opset 23, which onnxruntime 1.19 does not read. It fuses these nodes with a power, in
         # float64 as well, in which it then fails.
         axes = self._check(x)
-        eps = float(np.finfo(x.dtype).eps) if self.eps is None else self.eps
+        eps = float(ml_dtypes.finfo(x.dtype).eps) if self.eps is None else self.eps
         square = x * x if x.dtype == np.float64 else x**2
         y = x / op.Sqrt(op.ReduceMean(square, axes, keepdims=1) + eps)
         return y if self.weight is None else y * self.weight

@@ -52,6 +52,23 @@ def test_grid_sample_of_a_volume(settings):
     assert_as_torch(sampled(**settings), torch_sampled(**settings), [VOLUME, POINTS_IN_VOLUME])
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("far", [1e4, 1e30, 3e38])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_points_as_far_as_floats_reach(settings, far):
+    """The gradient of what is far outside is 0, or that of the border, and never NaN."""
+    x, points = (variable(n, "float32", s) for n, s in (("x", [1, 1, 3, 4]), ("points", [1, 1, 2, 2])))
+    y = sampled(**settings)(x, points)
+    model = build([x, points], dict(zip(["dx", "dp"], grad(y, [x, points]), strict=True)))
+    feeds = {"x": real(1, 1, 3, 4).astype(np.float32), "points": np.float32([[[[far, 0.1], [0.2, -far]]]])}
+    d = evaluate(model, feeds)
+    assert all(np.isfinite(v).all() for v in d.values())
+    if settings["padding_mode"] == "zeros":
+        assert not d["dx"].any()
+    if settings["padding_mode"] != "reflection":
+        np.testing.assert_array_equal([d["dp"][0, 0, 0, 0], d["dp"][0, 0, 1, 1]], 0)
+
+
 @pytest.mark.parametrize("padding", PADDING)
 def test_points_far_outside(padding):
     settings = {"mode": "linear", "padding_mode": padding, "align_corners": 0}
