@@ -12,11 +12,9 @@ _gc.disable()
 try:
     from . import (  # noqa: F401 - public paths
         callbacks,
-        kits,
         learning_loss,
         learning_penalty,
         learning_rate,
-        plots,
         precision,
         schedule,
         subgraph,
@@ -32,7 +30,9 @@ finally:
 if _TYPE_CHECKING:
     from . import adapters as adapters
     from . import artifacts as artifacts
+    from . import kits as kits
     from . import nn as nn
+    from . import plots as plots
     from . import torch as torch
     from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter
     from .adapters import trainable_parameters as trainable_parameters
@@ -183,7 +183,7 @@ _ROOMS = {name: room for room, names in {
 if not _TYPE_CHECKING:  # Type checkers know all names, and a typo is none of them.
     def __getattr__(name: str) -> object:
         """Import a name from its room on first use: torch and scikit-learn take seconds, others milliseconds."""
-        if name in ("adapters", "artifacts", "nn", "torch"):
+        if name in ("adapters", "artifacts", "kits", "nn", "plots", "torch"):
             return _get_optional(lambda: _import_module(f".{name}", __name__))
         if name in _ROOMS:
             value = _get_optional(lambda: getattr(_import_module(_ROOMS[name], __name__), name))

@@ -11,7 +11,6 @@ from ortpartial.annotations import Entries, Estimator
 from ortpartial.autodiff import explain_untrained
 from ortpartial.learning import Piece, list_attributes, list_settings
 from ortpartial.model import Leaf, Model, draw_card, draw_tree, place_initializers
-from ortpartial.plots import draw_curve
 from ortpartial.training import TrainingSpec
 
 __all__ = ["list_changed", "to_html", "to_text"]
@@ -115,6 +114,8 @@ def to_html(optimizer: Estimator, changed: Mapping[str, str]) -> str:
     str
         HTML.
     """
+    from ortpartial.plots import draw_curve  # late: few programs draw
+
     curves = {"train_losses_": optimizer.train_losses_, "validation_losses_": optimizer.validation_losses_}
     last = {f"{name}[-1]": f"{losses[-1]:.4g}" for name, losses in curves.items() if losses}
     rows = {**changed, "engine_": f"{optimizer.engine_}: {optimizer.engine_reason_}",

@@ -25,7 +25,6 @@ from ortpartial.autodiff import WeightSelection
 from ortpartial.docstrings import document
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
-from ortpartial.kits import write_kit
 from ortpartial.learning import (
     BaseLearningPenalty,
     GradientClipping,
@@ -918,6 +917,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         rows = [v.shape[0] for v in self._spec.model.inputs.values() if v.shape]
         if batch_size is None and not batch_sizes and not any(isinstance(size, int) for size in rows):
             batch_size = self.batch_size
+        from ortpartial.kits import write_kit  # late: few programs need it
+
         return write_kit(proto, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -18,10 +18,8 @@ from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
-from ortpartial.kits import write_kit
 from ortpartial.learning import Meter, Piece, RateLike, answer_keywords, check_metrics, resolve_metric
 from ortpartial.model import draw_card
-from ortpartial.plots import draw_curve
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName
 
@@ -494,6 +492,8 @@ class Module(Part):
         SettingError, ModelError, OSError
             As for `write_kit`.
         """
+        from ortpartial.kits import write_kit  # late: few programs need it
+
         return write_kit(self.graph, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
     def summary(self, *, sizes: Mapping[str, int] | None = None, depth: int | None = None) -> Summary:
@@ -924,6 +924,8 @@ class Module(Part):
         return f"<{type(self).__name__}, {size:,} parameters>"
 
     def _repr_html_(self) -> str:
+        from ortpartial.plots import draw_curve  # late: few programs draw
+
         if self._program is None:
             return draw_card(type(self).__name__, {"compiled": "no; call compile with a placeholder for each input"})
         losses, validation = ([r[n] for r in self.history_ if n in r] for n in ("loss", "validation_loss"))

@@ -18,7 +18,6 @@ from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingE
 from ortpartial.execution import TaskContext
 from ortpartial.learning import replace_settings
 from ortpartial.model import draw_card
-from ortpartial.plots import draw_curve
 
 from .base import EpochCallback, FitRun
 
@@ -65,6 +64,8 @@ class LearningRateSweep:
         return f"<LearningRateSweep of {len(self.rates)} steps{ends}, suggestion: {found}>"
 
     def _repr_html_(self) -> str:
+        from ortpartial.plots import draw_curve  # late: few programs draw
+
         found = "none" if self.suggestion is None else f"{self.suggestion:.3g}"
         rows = {"steps": str(len(self.rates)), "suggestion": found}
         if len(self.rates):
