@@ -26,7 +26,8 @@ def test_importing_it_imports_no_runtime():
 
 
 def test_what_few_programs_need_is_imported_on_first_use():
-    late = "sorted(n for n in ('adapters', 'artifacts', 'kits', 'nn', 'plots', 'torch') if f'ortpartial.{n}' in sys.modules)"
+    names = ("adapters", "artifacts", "kits", "nn", "plots", "torch")
+    late = f"sorted(n for n in {names} if f'ortpartial.{{n}}' in sys.modules)"
     assert run(f"import ortpartial, sys; print({late}); ortpartial.add_lora; ortpartial.artifacts; print({late})") == (
         "[]\n['adapters', 'artifacts']")
 

@@ -107,8 +107,8 @@ class DataReader:
             They do not fit the door or each other.
         """
         batches = self.check_batches(X) if y is None else None
-        is_other = isinstance(X_val, Real) or is_batches(X_val)
-        if sample_weight is not None and X_val is not None and y_val is None and not is_other:
+        is_misplaced = sample_weight is not None and X_val is not None and y_val is None
+        if is_misplaced and not isinstance(X_val, Real) and not is_batches(X_val):
             raise DataError("The third argument of fit is sample_weight; give validation data by name, as "
                             "fit(X, y, X_val=..., y_val=...).")
         arrays, count = ({}, 0) if batches is not None else self.to_arrays(X, y, sample_weight)

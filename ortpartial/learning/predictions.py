@@ -278,7 +278,7 @@ def explain_classes(target: np.ndarray, what: str, who: str, otherwise: str, los
     >>> explain_classes(np.array([0.5, 1.5]), "y", "fit", "SquareLearningLoss()")
     ''
     """
-    first = target[:_READ]
+    first = np.atleast_1d(target)[:_READ]
     first = first[:, 0] if first.ndim == 2 and first.shape[1] == 1 else first
     if is_one_hot(first):
         kind, loss = "one-hot rows of labels", "learning_loss='softmax_cross_entropy' and " if losses else ""

@@ -13,7 +13,16 @@ from native_cases import CHECKED, compute_by_runtime, compute_in_c, find_sanitiz
 from once import ON_NEWEST
 
 from ortpartial.exceptions import DataError
-from ortpartial.graph import Value, cast, constant, op, topological, variable
+from ortpartial.graph import (
+    Value,
+    cast,
+    constant,
+    op,
+    replace_gradient,
+    stop_gradient,
+    topological,
+    variable,
+)
 from ortpartial.native import compile_library
 from ortpartial.native.expansions import _FORMULAS
 from ortpartial.native.translation import TRANSLATORS
@@ -71,6 +80,9 @@ class Cases:
 def elementwise() -> Cases:
     """Elementwise operators, with axes that are repeated, of size 1 and empty."""
     c = Cases()
+    x = c.hold(c.rng.normal(size=(3, 7)), "float32")
+    c.add("a gradient that stops", stop_gradient(x))
+    c.add("a gradient that is replaced", replace_gradient(op.Round(x), x))
     for name, (dtypes, change) in UNARY.items():
         for dtype in dtypes:
             numbers = np.asarray(change(c.rng.normal(size=(3, 7)) * 3))

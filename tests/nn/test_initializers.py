@@ -234,7 +234,9 @@ def test_settings_are_validated():
 
 
 def test_initializers_by_name_class_number_and_array():
-    assert resolve_initializer("he_uniform") == resolve_initializer(nn.HeUniform) == nn.HeUniform()
+    assert resolve_initializer("he_uniform") == nn.HeUniform()
+    with pytest.warns(FutureWarning, match=r"write HeUniform\(\)"):
+        assert resolve_initializer(nn.HeUniform) == nn.HeUniform()
     assert resolve_initializer("Orthogonal") == nn.Orthogonal()
     assert resolve_initializer(np.float32(2)) == nn.Constant(2.0)
     assert resolve_initializer([1, 2]) == nn.Constant(np.array([1, 2]))

@@ -160,7 +160,10 @@ def relu_after_pool(d, limit):
     reads = d.one("pool", "pool", "pool", "indices", "activation")
     outputs = {"pool": [op.Neg(y)], "indices": [op.Neg(y), op.Neg(y.node.outputs[1])],
                "activation": [op.Neg(y), op.Neg(activated)]}[reads]
-    return Case(outputs, activation is op.Relu and reads == "pool" and "ceil_mode" not in settings)
+    # Where a window may begin behind the input, a pool is written without ceil_mode, in part behind a Pad.
+    pool = y.node
+    is_plain = pool.op_type == "MaxPool" and pool.inputs[0] is activated and not pool.attributes.get("ceil_mode")
+    return Case(outputs, activation is op.Relu and reads == "pool" and is_plain)
 
 
 def gathers_to_split(d, limit):

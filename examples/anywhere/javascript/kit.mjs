@@ -4,9 +4,9 @@
 
 import { findStep, readManifest } from "./manifest.mjs";
 import { checkRows, drawBatches, takeInputs, takeRows } from "./rows.mjs";
-import { KitError, ensure, overwrite } from "./safetensors.mjs";
-import { Predictor, openSession, runSession } from "./session.mjs";
-import { readState, writeState } from "./state.mjs";
+import { ensure, overwrite } from "./safetensors.mjs";
+import { Predictor, openSession, openStep, readFile, runSession } from "./session.mjs";
+import { readState, replaceTensors, writeState } from "./state.mjs";
 
 export class TrainingKit {
   #ort; #read; #options; #state; #sessions = {}; #predictor = new Predictor();
@@ -14,10 +14,7 @@ export class TrainingKit {
   /** Opens a kit: `read(name)` returns the bytes of a file of it, or a promise; `options` are those of its sessions. */
   static async open(ort, read, options = {}) {
     const kit = new TrainingKit();
-    [kit.#ort, kit.#options] = [ort, options];
-    kit.#read = (name) => Promise.resolve(name).then(read).catch((cause) => {
-      throw new KitError(`${name} of the kit cannot be read: ${cause?.message ?? cause}`, { cause });
-    });
+    [kit.#ort, kit.#options, kit.#read] = [ort, options, (name) => readFile(name, read)];
     kit.manifest = readManifest(await kit.#read("kit.json"));
     kit.inputs = kit.manifest.inputs;
     kit.loadState(await kit.#read(kit.manifest.state.file));
@@ -59,10 +56,9 @@ export class TrainingKit {
 
   /** The outputs of the model for rows, by name, with the weights as they are now. */
   async predict(data) {
-    const open = () => openSession(this.#ort, this.manifest.model.file, this.model(), this.#options);
+    const { file } = this.manifest.model, open = () => openSession(this.#ort, file, this.model(), this.#options);
     const session = await this.#predictor.open(this.#weights(), open);
-    const tensors = takeInputs(data, this.inputs, session.inputNames);
-    const results = await runSession(this.#ort, this.manifest.model.file, session, tensors);
+    const results = await runSession(this.#ort, file, session, takeInputs(data, this.inputs, session.inputNames));
     return Object.fromEntries(results.map((result, i) => [session.outputNames[i], result]));
   }
 
@@ -74,16 +70,12 @@ export class TrainingKit {
   /** Trains on a batch, and returns its loss. The next call must wait for it. */
   async step(batch) {
     const [file, session] = await this.#open(checkRows(batch, this.inputs));
-    const { manifest, inputs } = this, state = this.#state;
-    const held = manifest.state.tensors.map(({ name }) => state.tensors[name]);
-    const read = [...inputs.map(({ name }) => batch[name]), ...held];
+    const state = this.#state, held = this.manifest.state.tensors.map(({ name }) => state.tensors[name]);
+    const read = [...this.inputs.map(({ name }) => batch[name]), ...held];
     const arrays = (await runSession(this.#ort, file, session, read)).map(({ data }) => data);
     ensure(Number.isFinite(arrays[0][0]), `The loss of step ${state.steps + 1} is not finite: the kit needs a ` +
       "smaller step size, or the data hold numbers that are none.");
-    const next = arrays.slice(manifest.outputs.length);
-    ensure(held.every(({ data }, i) => next[i].length === data.length && next[i].constructor === data.constructor),
-      `${file} is damaged: it writes another state than it reads.`);
-    held.forEach((tensor, i) => { tensor.data = next[i]; });
+    replaceTensors(held, arrays.slice(this.manifest.outputs.length), file);
     state.steps += 1;
     return arrays[0][0];
   }
@@ -102,11 +94,7 @@ export class TrainingKit {
   /** The file of the step for batches of so many rows, and its session. */
   async #open(rows) {
     const file = findStep(this.manifest, rows);
-    const session = (this.#sessions[file] ??= await openSession(this.#ort, file, this.#read(file), this.#options));
-    const names = [...this.inputs, ...this.manifest.state.tensors].map(({ name }) => name);
-    const count = this.manifest.outputs.length + this.manifest.state.tensors.length;
-    ensure(`${session.inputNames}` === `${names}` && session.outputNames.length === count,
-      `${file} is damaged: its inputs and outputs are not those of kit.json.`);
-    return [file, session];
+    this.#sessions[file] ??= await openStep(this.#ort, file, this.#read(file), this.manifest, this.#options);
+    return [file, this.#sessions[file]];
   }
 }

@@ -43,6 +43,13 @@ export function readState(bytes, { file: fileName, tensors: expected }) {
   return { file, tensors, steps };
 }
 
+/** Puts what a step has written in place of the numbers that it has read. */
+export function replaceTensors(tensors, written, file) {
+  const fits = ({ data }, i) => written[i].length === data.length && written[i].constructor === data.constructor;
+  ensure(tensors.every(fits), `${file} is damaged: it writes another state than it reads.`);
+  tensors.forEach((tensor, i) => { tensor.data = written[i]; });
+}
+
 /** The file of a state as it is now. */
 export function writeState({ file, tensors, steps }) {
   const written = overwrite(file, Object.values(tensors));

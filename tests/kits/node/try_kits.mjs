@@ -33,6 +33,6 @@ async function train({ kit: path, data, load, save, until, predict, ...settings 
 const results = [];
 for (const request of JSON.parse(readFileSync(0, "utf8"))) {
   results.push(await train(request).catch(({ message, name }) => (
-    { error: message, kind: name, peak: process.resourceUsage().maxRSS / 1024 })));
+    { error: message, kind: name, memory: process.memoryUsage.rss() / 2 ** 20 })));
 }
 console.log(JSON.stringify(results));
