@@ -80,11 +80,12 @@ def train_epochs(
                            validation_every=1, timeout=timeout)
     door = SessionDoor(session, data, batch_size, rng, after_step, validation or {})
     loop = Loop(session.runner, door, settings)
-    end = None if timeout is None else monotonic() + timeout
+    end, late = (None, "") if timeout is None else (
+        monotonic() + timeout, f"The training was not over after {timeout:g} s, the timeout.")
     for _ in range(epochs):
         if end is not None:
             if (left := end - monotonic()) <= 0:
-                raise DeadlineError(f"The training was not over after {timeout:g} s, the timeout.")
+                raise DeadlineError(late)
             loop.settings = FitSettings(**{**vars(settings), "timeout": left})
         door.begin_epoch()
         try:
@@ -93,6 +94,8 @@ def train_epochs(
         except _End:
             yield door.means, door.validate([(validation, None, None)]) if validation is not None else {}
             return
+        except DeadlineError as e:  # It tells the time that was left.
+            raise DeadlineError(late or str(e)) from None
         means = {str(session.loss): loop.train_losses[-1]} if door.is_joined else door.means
         yield means, door.validated if validation is not None else {}
 

@@ -150,8 +150,7 @@ def test_run_by_an_engine(training, capsys, engine):
 @pytest.mark.parametrize("engine", ["auto", "epoch"])
 def test_a_timeout_writes_nothing(training, capsys, engine):
     assert run(f"--epochs 1000000 --timeout 0.3 --engine {engine} -o a.onnx") == 2
-    assert "ortpartial: The " in (err := capsys.readouterr().err)
-    assert "was not over after 0." in err
+    assert "ortpartial: The training was not over after 0.3 s, the timeout." in capsys.readouterr().err
     assert not Path("a.onnx").exists()
     assert run("--timeout 0 -o a.onnx") == 2
     assert "timeout is None or a number of seconds above 0, not 0.0" in capsys.readouterr().err
