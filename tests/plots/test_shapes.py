@@ -23,6 +23,7 @@ def reshape(*shape):
     (lambda x: op.Reshape(x, constant([-1, 4])), ("N", 5, 4), "5·batch × 4"),
     (lambda x: op.Reshape(x, constant([-1, 4])), ("N", "length", 4), "batch·length × 4"),
     (lambda x: op.Transpose(x, perm=[1, 0]), ("N", 4), "4 × batch"),
-    (lambda x: op.Transpose(op.NonZero(x), perm=[1, 0]), ("N", 4), "")], ids=lambda part: "" if callable(part) else str(part))
+    (lambda x: op.Transpose(op.NonZero(x), perm=[1, 0]), ("N", 4), "")],
+    ids=lambda part: "" if callable(part) else str(part))
 def test_sizes(function, shape, text):
     assert describe(function, *shape) == text
