@@ -92,7 +92,8 @@ def compose(source: object, depth: int | str | None = None, fits: Callable[[Pict
     ModelError, SettingError
         The model cannot be loaded, or `depth` is something else.
     """
-    if depth not in (None, "nodes") and (not isinstance(depth, int) or isinstance(depth, bool) or depth < 1):
+    is_number = isinstance(depth, int) and not isinstance(depth, bool) and depth > 0
+    if not (depth is None or is_number or (isinstance(depth, str) and depth == "nodes")):
         raise SettingError(f"depth is a number of levels from 1 on, or 'nodes' for every node, not {depth!r}.")
     subject = _read_subject(source)
     nodes = list_nodes(subject.model, subject.weights, with_shapes=depth == "nodes")
