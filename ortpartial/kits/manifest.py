@@ -206,7 +206,9 @@ def _text(text: object) -> str:
 
 
 def _file(name: object) -> str:
-    """The name of a file in the folder itself."""
-    if PurePosixPath(_text(name)).name != name or name in ("", "..") or "\\" in name or "\0" in name:
+    """The name of a file in the folder itself, of no more characters than file systems take."""
+    text = _text(name)
+    is_inside = PurePosixPath(text).name == text and text not in ("", "..")
+    if not is_inside or "\\" in text or "\0" in text or len(text) > 255:
         raise ValueError
-    return name
+    return text

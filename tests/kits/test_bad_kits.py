@@ -112,7 +112,7 @@ def test_texts_that_are_no_manifest(folder, text):
         TrainingKit(folder)
 
 
-@pytest.mark.parametrize("file", ["../step.onnx", "/etc/passwd", "..", ".", "", "a/b", "a\\b"])
+@pytest.mark.parametrize("file", ["../step.onnx", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "a" * 256])
 def test_a_manifest_names_files_of_its_folder_alone(folder, file):
     path = folder / "kit.json"
     path.write_text(json.dumps(change_place(json.loads(path.read_text()), ("steps", 0, "file"), file)))
