@@ -77,6 +77,7 @@ def measured(results: dict[str, Any]) -> str:
     """A sentence: on what machine, when, with which packages."""
     this = dict(results["machine"])
     cpu, cores, day = this.pop("cpu"), this.pop("cores"), results["when"][:10]
+    cpu += f" ({features})" if (features := this.pop("features", "")) else ""
     packages = ", ".join(f"{name if name != 'python' else 'Python'} {v}" for name, v in this.items()
                          if name != "ortpartial")
     return prose(f"Measured on {day}: {cpu}, {cores} cores; {packages}.")
@@ -236,15 +237,17 @@ def memory(source: Path, results: dict[str, Any]) -> list[str]:
     rows, former = [], None
     for e in results["memory"]:
         here = f"{e['model']}, {e['weights'] / 1e6:.1f} million weights"
-        ours, theirs = e["megabytes"]["ortpartial"], e["megabytes"]["torch"]
+        ours, lean, theirs = (e["megabytes"][name] for name in ("ortpartial", "lean", "torch"))
         rows.append([here if here != former else "", str(e["batch"]), e["rate"],
-                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in (ours, theirs)),
-                     f"{ours['grown'] / theirs['grown']:.2f}"])
+                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in (ours, lean, theirs)),
+                     *(f"{x['grown'] / theirs['grown']:.2f}" for x in (ours, lean))])
         former = here
     return ["## Memory\n", measured(results), "```bash\npython bench/memory.py\n```\n",
             picture(source, "Peak memory of a training beside torch"),
-            "Megabytes at the peak beyond what the imports take, and in brackets those of the whole process.\n",
-            table(["model", "batch", "optimizer", "ours", "torch", "ours / torch"], rows)]
+            prose("Megabytes at the peak beyond what the imports take, and in brackets those of the whole process. "
+                  "`\"auto\"` spends memory where there is enough: weights and states have two copies, of which a step "
+                  "reads one and writes the other. Lean is `checkpointing=\"auto\"`, which holds them once."),
+            table(["model", "batch", "optimizer", "ours", "lean", "torch", "ours / torch", "lean / torch"], rows)]
 
 
 def parallel(source: Path, results: dict[str, Any]) -> list[str]:
