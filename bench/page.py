@@ -235,19 +235,19 @@ def slower(results: dict[str, Any]) -> str:
 def memory(source: Path, results: dict[str, Any]) -> list[str]:
     """The section of `memory.py`."""
     rows, former = [], None
+    names = [name for name in ("ortpartial", "lean", "torch") if name in results["memory"][0]["megabytes"]]
     for e in results["memory"]:
         here = f"{e['model']}, {e['weights'] / 1e6:.1f} million weights"
-        ours, lean, theirs = (e["megabytes"][name] for name in ("ortpartial", "lean", "torch"))
+        figures = {name: e["megabytes"][name] for name in names}
         rows.append([here if here != former else "", str(e["batch"]), e["rate"],
-                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in (ours, lean, theirs)),
-                     *(f"{x['grown'] / theirs['grown']:.2f}" for x in (ours, lean))])
+                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in figures.values()),
+                     *(f"{x['grown'] / figures['torch']['grown']:.2f}" for n, x in figures.items() if n != "torch")])
         former = here
     return ["## Memory\n", measured(results), "```bash\npython bench/memory.py\n```\n",
             picture(source, "Peak memory of a training beside torch"),
             prose("Megabytes at the peak beyond what the imports take, and in brackets those of the whole process. "
-                  "`\"auto\"` spends memory where there is enough: weights and states have two copies, of which a step "
-                  "reads one and writes the other. Lean is `checkpointing=\"auto\"`, which holds them once."),
-            table(["model", "batch", "optimizer", "ours", "lean", "torch", "ours / torch", "lean / torch"], rows)]
+                  "Lean is `checkpointing=\"auto\"`, which holds weights and states once."),
+            table(["model", "batch", "optimizer", *names, *(f"{n} / torch" for n in names if n != "torch")], rows)]
 
 
 def parallel(source: Path, results: dict[str, Any]) -> list[str]:
