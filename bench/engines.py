@@ -29,7 +29,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from machine import RESULTS, machine, runtime_version, write_results
+from machine import ENGINES, RESULTS, compare_engines, machine, runtime_version, write_results
 from onnx import ModelProto
 from threadpoolctl import threadpool_limits
 
@@ -42,7 +42,8 @@ WIDTHS = {
     "linear": (20, 1), "1k": (20, 40, 1), "10k": (64, 96, 32, 1), "100k": (64, 256, 256, 10),
     "1M": (256, 768, 768, 256, 10), "8M": (512, 2048, 2048, 1024, 256), "30M": (1024, 4096, 4096, 2048, 512)}
 MODELS = (*WIDTHS, "convolution")
-ENGINES = ("step", "epoch", "native", "in place", "auto")
+#: The most multiplications of a step: cells that take more than about a second are left out.
+MOST = 2 * 10**9
 #: Seconds of a turn, and of an epoch, so that what an epoch costs beside its steps does not count.
 TURN, EPOCH = 0.15, 0.01
 GUARD = RESULTS / "guard.json"
@@ -151,14 +152,6 @@ def measure(net: Net, batch: int, engines: Sequence[str], rate: str, seconds: fl
             "auto": taken and ("in place" if taken.engine_ == "step" else taken.engine_)}
 
 
-def compare(table: dict[str, Any]) -> dict[str, float]:
-    """Times as multiples of the fastest engine's; that of "auto" is of the engine that it took, measured twice."""
-    us = dict(table["us"])
-    if table["auto"] in us:
-        us["auto"] = us[table["auto"]] = min(us["auto"], us[table["auto"]])
-    return {e: t / min(us.values()) for e, t in us.items()}
-
-
 def run(args: argparse.Namespace) -> None:
     """Print and write the table."""
     print(f"{cores()} cores, " + ", ".join(f"{k} {v}" for k, v in machine().items()))
@@ -166,12 +159,14 @@ def run(args: argparse.Namespace) -> None:
           f"{'model':12}{'dtype':8}{'rate':6}{'batch':>6}" + "".join(f"{e:>18}" for e in args.engines))
     rows = []
     for name, dtype, rate, batch in itertools.product(args.models, args.dtypes, args.rates, args.batches):
+        if batch * sum(w.size for w, _ in Net(name, dtype).weights()) > MOST:
+            continue
         rows.append(row := measure(Net(name, dtype), batch, args.engines, rate, args.seconds, args.steps))
-        ratios = compare(row)
+        ratios = compare_engines(row)
         print(f"{name:12}{dtype:8}{rate:6}{batch:6}" + "".join(
             f"{f'{us:.1f} ({ratios[e]:.2f})':>18}" if (us := row["us"].get(e)) else f"{'-':>18}" for e in args.engines),
             row["auto"], flush=True)
-    missed = [r for r in rows if compare(r).get("auto", 1) > 1.03]
+    missed = [r for r in rows if compare_engines(r).get("auto", 1) > 1.03]
     print(f"\nauto is within 1.03 of the fastest engine in {len(rows) - len(missed)} of {len(rows)} cells")
     if set(args.models) == set(MODELS):
         write_results(f"engines-{cores()}", {"cores": cores(), "engines": rows})

@@ -17,6 +17,8 @@ PACKAGES = ("ortpartial", "onnxruntime", "onnxruntime-training-cpu", "onnxruntim
 #: Features of a processor that decide how fast it multiplies.
 FEATURES = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 RESULTS = Path(__file__).parent / "results"
+#: The engines that `engines.py` measures.
+ENGINES = ("step", "epoch", "native", "in place", "auto")
 
 
 def machine() -> dict[str, str]:
@@ -55,3 +57,11 @@ def write_results(kind: str, results: dict[str, Any], out: str | Path = RESULTS)
     path.write_text(json.dumps({"when": now(), "machine": this, **results}, indent=1) + "\n")
     print(f"\nWritten to {path}")
     return path
+
+
+def compare_engines(row: dict[str, Any]) -> dict[str, float]:
+    """Times as multiples of the fastest engine's; that of "auto" is of the engine that it took, measured twice."""
+    us = dict(row["us"])
+    if row["auto"] in us:
+        us["auto"] = us[row["auto"]] = min(us["auto"], us[row["auto"]])
+    return {e: t / min(us.values()) for e, t in us.items()}

@@ -179,16 +179,24 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     """
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
-    source, default = runner.source, select_for_fit("auto")
-    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+    default = select_for_fit("auto")
+    if steps < MANY_STEPS or not runner.source.is_translatable or find_compiler() is None:
         return default
+    if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
+        runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
+    return runner.lengths[rows, steps]
+
+
+def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:
+    """The native engine, or another with what is missing for it; None where it does not pay off."""
     try:
         batch = source.for_rows(rows)
         step, threads = batch.compose(branches=False), batch.threads() or cores()
         if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads):
-            return default
+            return None
         native = write_step(batch)
         compile_library(native.source, {f"{native.name}.h": native.header})
     except (CompilerError, GraphError, UntranslatableError) as e:
-        return default[0], f"{default[1]} that trains this: {e}"
+        kind, reason = select_for_fit("auto")
+        return kind, f"{reason} that trains this: {e}"
     return NativeEngine, f"{steps:,} short steps take less time in machine code, compilation included"

@@ -121,7 +121,9 @@ def test_charts_for_dark_pages(tmp_path, monkeypatch):
 
 def test_the_page_is_written_from_the_results():
     """`python bench/page.py` writes it: a change of results, or of the script, comes with the page."""
-    code = "import sys; sys.path.insert(0, 'bench'); import page; sys.stdout.write(page.page())"
+    code = ("import sys; sys.path.insert(0, 'bench'); import page; sys.stdout.write(page.page()); "
+            "shown = page.README.read_text(encoding='utf-8'); "
+            "assert page.write_readme(shown, page.find_shown()) == shown, 'the table of README.md'")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"})
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -175,9 +177,9 @@ def test_the_table_of_engines(engines, capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[2].split()[-2:] == ["step", "auto"]
     assert said[3].split()[-1] == "epoch"
-    assert engines.compare({"us": {"step": 4.0, "epoch": 2.0, "auto": 2.2}, "auto": "epoch"}) == {
+    assert engines.compare_engines({"us": {"step": 4.0, "epoch": 2.0, "auto": 2.2}, "auto": "epoch"}) == {
         "step": 2.0, "epoch": 1.0, "auto": 1.0}
-    assert engines.compare({"us": {"step": 2.0, "epoch": 4.0, "auto": 3.0}, "auto": "epoch"})["auto"] == 1.5
+    assert engines.compare_engines({"us": {"step": 2.0, "epoch": 4.0, "auto": 3.0}, "auto": "epoch"})["auto"] == 1.5
 
 
 @pytest.fixture

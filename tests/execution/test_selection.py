@@ -65,3 +65,13 @@ def compiled(monkeypatch, threads, cores):
 def test_compiled_steps_compete_with_all_cores(monkeypatch, threads, cores, engine):
     """Whether a step is compiled follows from the number of cores where onnxruntime uses them."""
     assert compiled(monkeypatch, threads, cores) == engine
+
+
+def test_a_choice_is_made_once(monkeypatch):
+    """A fit that goes on asks again, and the steps are neither composed nor translated for that."""
+    counted = []
+    monkeypatch.setattr(selection, "_choose_for_length", lambda *length: counted.append(length[1:]))
+    monkeypatch.setattr(selection, "find_compiler", lambda: "cc")
+    engine = Optimizer(mlp()).training.engine
+    kinds = {select_for_length(engine, rows, 10**6)[0].name for rows in (8, 8, 16, 8, 8)}
+    assert (kinds, counted) == ({"epoch"}, [(8, 10**6), (16, 10**6), (8, 10**6)])
