@@ -318,16 +318,18 @@ def readme_table(results: dict[str, Any]) -> str:
     return table(["model", "ortpartial", "torch, eager", "torch, compiled", "JAX"], rows)
 
 
-def write_readme(text: str, results: dict[str, Any]) -> str:
+def write_readme(text: str, results: dict[str, Any] | None) -> str:
     """The README with the table of these results in place of its own."""
+    if results is None:
+        return text
     head, _, rest = text.partition(f"\n{TABLE}")
     return f"{head}\n{readme_table(results)}\n{rest.partition(chr(10) * 2)[2]}"
 
 
-def find_shown() -> dict[str, Any]:
-    """The newest results that have engine "auto" on one core."""
+def find_shown() -> dict[str, Any] | None:
+    """The newest results that have engine "auto", if any have."""
     steps = [r for p in kept() if "steps" in (r := json.loads(p.read_text())) and "auto" in r["settings"]["peers"]]
-    return max(steps, key=lambda r: r["when"])
+    return max(steps, key=lambda r: r["when"], default=None)
 
 
 #: The section of a file of results, by a key that it has, in the order of the page.
