@@ -248,8 +248,10 @@ def _split(cc: str) -> list[tuple[str, ...]]:
 def _locate_zig() -> tuple[str, ...]:
     """The command of the package ziglang: clang with the headers of a C library, in a wheel."""
     spec = find_spec("ziglang")
-    folders = spec and spec.submodule_search_locations
-    return (str(Path(folders[0]) / ("zig.exe" if sys.platform == "win32" else "zig")), "cc") if folders else ("ziglang",)
+    if spec is None or not spec.submodule_search_locations:
+        return ("ziglang",)
+    folder = Path(spec.submodule_search_locations[0])
+    return str(folder / ("zig.exe" if sys.platform == "win32" else "zig")), "cc"
 
 
 def _describe(command: tuple[str, ...], path: str) -> Compiler:
