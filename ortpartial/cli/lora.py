@@ -19,7 +19,6 @@ from ortpartial.learning import NextTokenLearningLoss
 from ortpartial.model import read, read_adapter, read_regular, write_files
 from ortpartial.runtime import check_adapter_files
 
-from .argument_types import Commands
 from .component_specs import parse_clipping, parse_rate
 from .console import paint, print_json, print_line
 from .fitting import (
@@ -34,7 +33,7 @@ from .fitting import (
     remove_checkpoints,
 )
 from .interruption import Interruption
-from .options import add_command, check_output
+from .options import Commands, add_command, check_output
 from .token_rows import Row, TextReader, read_texts
 
 __all__ = ["add_lora_command"]

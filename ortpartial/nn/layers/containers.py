@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ortpartial.annotations import Self
 from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from ..module import Module
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
