@@ -2,10 +2,10 @@
 
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from .convolutions import BLOCKS, has_convolutions, write_convolutions
+from .downgrade import downgrade_opset
 from .gradient_model import gradient_model
 from .lowering import (
     clear_padding,
-    downgrade_opset,
     drop_default,
     lower,
     lower_quantized,
