@@ -314,7 +314,8 @@ def test_compositions_of_onnxruntime():
     """What com.microsoft computes in float32 alone becomes what it is composed of."""
     session = onnxruntime.InferenceSession(make_portable(fast_gelu()).SerializeToString())
     expected = F.gelu(torch.tensor(X[0]), approximate="tanh")
-    np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12)
+    # 1 + tanh(...) cancels where it is near 0: its last bits, of numbers near 1, depend on the CPU.
+    np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_dequantized_elements_are_kept():
