@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike
 
-if TYPE_CHECKING:
-    from typing_extensions import Self as Self
-else:
-    Self = Any  # Python has it from 3.11 on.
-
 __all__ = ["ArrayLike", "Attributes", "CallbackLike", "Context", "DTypeLike", "Data", "Entries", "Estimator", "Formula",
-           "Function", "Inputs", "Json", "MetricLike", "Record", "Reduced", "Same", "Scoring", "Self", "Settings",
-           "State"]
+           "Function", "Inputs", "Json", "MetricLike", "Record", "Reduced", "Same", "Scoring", "Settings", "State"]
 
 #: The data of a user: an array, a frame, a list, a sparse matrix, or a dict of them.
 Data: TypeAlias = Any

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import CallbackLike, Data, DTypeLike, Json, MetricLike, Self, Settings
+from ortpartial.annotations import CallbackLike, Data, DTypeLike, Json, MetricLike, Settings
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
@@ -38,6 +38,9 @@ from .rows import concatenate, cut, to_arrays
 from .summary import Summary, summarize
 from .trace import WEIGHTS, current_trace
 from .trainer import ModuleTrainer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ModelModule", "Module", "placeholder", "register_reader"]
 

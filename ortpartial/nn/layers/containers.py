@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortpartial.annotations import Self
 from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from ..module import Module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from ortpartial.annotations import Self, Settings
+from ortpartial.annotations import Settings
 from ortpartial.arguments import check_arguments
 from ortpartial.exceptions import ArgumentError
 
 from ..module import Module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Layer"]
 
