@@ -97,8 +97,8 @@ class Contestant:
         self.engine, self.net, self.batch, self.planned = engine, net, batch, planned
         #: Least seconds of a step, by the clock and of the processor.
         self.wall = self.cpu = float("inf")
-        one_copy = mock.patch("ortpartial.training.engine_selection.needs_one_copy", return_value=True)
-        with one_copy if engine == "in place" else nullcontext():
+        one_copy = mock.patch("ortpartial.training.engine_selection.needs_one_copy", return_value=engine == "in place")
+        with one_copy if engine != "auto" else nullcontext():
             self.optimizer = OrtGradientForwardBackwardOptimizer(
                 net.build(), learning_rate=1e-4 if rate == "SGD" else rate, batch_size=batch, warm_start=True,
                 engine="step" if engine == "in place" else engine, random_state=0, callbacks=[self._note])

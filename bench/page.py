@@ -242,7 +242,7 @@ def slower(results: dict[str, Any]) -> str:
 def memory(source: Path, results: dict[str, Any]) -> list[str]:
     """The section of `memory.py`."""
     rows, former = [], None
-    names = [name for name in ("ortpartial", "lean", "torch") if name in results["memory"][0]["megabytes"]]
+    names = results["memory"][0]["megabytes"]
     for e in results["memory"]:
         here = f"{e['model']}, {e['weights'] / 1e6:.1f} million weights"
         figures = {name: e["megabytes"][name] for name in names}
@@ -253,7 +253,7 @@ def memory(source: Path, results: dict[str, Any]) -> list[str]:
     return ["## Memory\n", measured(results), "```bash\npython bench/memory.py\n```\n",
             picture(source, "Peak memory of a training beside torch"),
             prose("Megabytes at the peak beyond what the imports take, and in brackets those of the whole process. "
-                  "Lean is `checkpointing=\"auto\"`, which holds weights and states once."),
+                  "Engine `\"step\"` holds weights and states once, `\"auto\"` twice where there is memory."),
             table(["model", "batch", "optimizer", *names, *(f"{n} / torch" for n in names if n != "torch")], rows)]
 
 

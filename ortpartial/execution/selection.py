@@ -23,7 +23,7 @@ __all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "select_for_device
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 5000
 
-#: Bytes of weights and states from which on memory is looked at.
+#: Bytes of weights from which on their memory is looked at.
 _BIG = 2**24
 
 #: The engines that may be asked for, by name; rooms above add theirs.
@@ -104,13 +104,17 @@ def select_for_device(engine: str, device: str | Device) -> tuple[type[StepRunne
     return selected
 
 
-def needs_one_copy(source: StepSource) -> bool:
-    """Whether a second copy of weights and states would leave less than half of the memory to data and activations.
+def needs_one_copy(engine: str, source: StepSource) -> bool:
+    """Whether big weights are held once, by the engine in place.
 
-    The memory is all that the process may use, and not what is free at the moment, so that a training repeats itself.
+    They are with ``"step"``, which saves memory, and with ``"auto"`` where a second copy of weights and states would
+    leave less than half of the memory to data and activations. The memory is all that the process may use, and not the
+    part of it that is free at the moment, so that a training repeats itself.
 
     Parameters
     ----------
+    engine : str
+        ``"auto"``, or the name of an engine.
     source : StepSource
         Composes the steps.
 
@@ -119,9 +123,11 @@ def needs_one_copy(source: StepSource) -> bool:
     bool
     """
     weights = sum(a.nbytes for a in source.first.values())
+    if engine not in ("auto", "step") or weights < _BIG:
+        return False
     state = weights + sum(prod(shape) * dtype.itemsize for shape, dtype in source.zeros.values())
     # Beside two copies there are the weights of the model itself and their gradients.
-    return state >= _BIG and 2 * (state + weights) > available_memory() // 2
+    return engine == "step" or 2 * (state + weights) > available_memory() // 2
 
 
 def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) -> tuple[type[StepRunner], str]:

@@ -53,8 +53,8 @@ def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> t
     if distributed:
         return DataParallelEngine, "several processes add their gradients between two graphs"
     device = Device.parse(spec.device)
-    if spec.gradient is not None or (name in ("auto", "step") and spec.precision is None and device.is_cpu
-                                     and needs_one_copy(SpecSource(spec))):
+    if spec.gradient is not None or (spec.precision is None and device.is_cpu
+                                     and needs_one_copy(name, SpecSource(spec))):
         return InplaceEngine, "memory counts, so weights are overwritten where they are"
     return select_for_device(name, device)
 

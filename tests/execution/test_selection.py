@@ -39,15 +39,18 @@ def test_an_engine_that_was_asked_for_stays():
 
 @pytest.mark.parametrize(("gigabytes", "one"), [(0.1, True), (0.5, False)])
 def test_memory_of_two_copies(monkeypatch, gigabytes, one):
-    """Two copies of 17 MB of weights and their moments, the weights of the model and gradients: 0.13 GB."""
+    """Two copies of 18 MB of weights and their moments, the weights of the model and gradients: 0.14 GB."""
     monkeypatch.setattr(selection, "available_memory", lambda: int(gigabytes * 2**30))
-    source = SpecSource(Optimizer(mlp(hidden=700_000), learning_rate="Adam").training.spec)
-    assert needs_one_copy(source) == one
+    source = SpecSource(Optimizer(mlp(hidden=750_000), learning_rate="Adam").training.spec)
+    assert needs_one_copy("auto", source) == one
+    assert needs_one_copy("step", source), "it saves memory"
+    assert not needs_one_copy("epoch", source)
 
 
-def test_small_weights_never_ask_for_memory(monkeypatch):
+@pytest.mark.parametrize("engine", ["auto", "step"])
+def test_small_weights_never_ask_for_memory(monkeypatch, engine):
     monkeypatch.setattr(selection, "available_memory", None)
-    assert not needs_one_copy(SpecSource(Optimizer(mlp()).training.spec))
+    assert not needs_one_copy(engine, SpecSource(Optimizer(mlp()).training.spec))
 
 
 def compiled(monkeypatch, threads, cores):
