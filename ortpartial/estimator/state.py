@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ModelProto
@@ -27,9 +27,11 @@ from ortpartial.training import (
     row_loss_graph,
     spec_of,
 )
-from ortpartial.training_info import TrainingSnapshot
 
 from .loss_graph import drop_loss
+
+if TYPE_CHECKING:
+    from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
 
@@ -161,6 +163,8 @@ class TrainingState:
 
     def take_snapshot(self) -> TrainingSnapshot:
         """The state that `to_training_info` writes."""
+        from ortpartial.training_info import TrainingSnapshot
+
         with self.engine.turn.lock:
             *optimizer, iteration = self.get("optimizer")
             seed = self.engine.get(self.spec.names.seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
-from ortpartial.native import compile_library, estimate_cost, find_compiler
 from ortpartial.runtime import Device
 
 from .cuda_graph_engine import CudaGraphEngine
@@ -65,8 +64,11 @@ def select_for_fit(engine: str) -> tuple[type[StepRunner], str]:
         *names, last = map(repr, _ENGINES)
         raise SettingError(f"engine={engine!r} is not known; leave it at 'auto', which takes the fastest that the "
                            f"training allows, or choose {', '.join(names)} or {last}.")
-    if engine == "native" and find_compiler() is None:
-        return EpochEngine, "there is no C compiler that works, which engine='native' needs"
+    if engine == "native":
+        from ortpartial.native import find_compiler  # late: short trainings need none of it
+
+        if find_compiler() is None:
+            return EpochEngine, "there is no C compiler that works, which engine='native' needs"
     return _ENGINES[engine], "asked for"
 
 
@@ -155,7 +157,11 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
     source, default = runner.source, select_for_fit("auto")
-    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+    if steps < MANY_STEPS or not source.is_translatable:
+        return default
+    from ortpartial.native import compile_library, estimate_cost, find_compiler
+
+    if find_compiler() is None:
         return default
     try:
         batch = source.for_rows(rows)

@@ -35,7 +35,8 @@ def test_each_place_of_the_weights_is_bound_once(session, are_sized, monkeypatch
     rows, owner = HeldRows({"x": np.float32([[1, 2]])}), object()
     sides = [Buffer(np.float32([[1], [0]])), Buffer(np.float32([[0], [1]]))]
     for epoch in range(6):
-        y = rows.run(session, lambda: {"w": sides[epoch % 2]}, RunLocal(), (owner, epoch % 2), are_sized)["y"]
+        weights = {"w": sides[epoch % 2]}
+        y = rows.run(session, lambda weights=weights: weights, RunLocal(), (owner, epoch % 2), are_sized)["y"]
         assert y.tolist() == [[1], [2], [5], [6], [5], [6]][epoch : epoch + 1]
         sides[epoch % 2].fill(np.float32([[5], [0]] if epoch % 2 == 0 else [[0], [3]]))
     assert sorted(bound) == ["w", "w", "x", "x"]

@@ -4,7 +4,6 @@ import pytest
 from trainings import linear_engine
 
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import selection
 from ortpartial.execution.selection import select_for_device, select_for_fit, select_for_length
 
 
@@ -16,7 +15,7 @@ def test_names():
 
 
 def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(selection, "find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     engine, reason = select_for_fit("native")
     assert engine.name == "epoch"
     assert reason == "there is no C compiler that works, which engine='native' needs"

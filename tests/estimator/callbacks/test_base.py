@@ -69,11 +69,10 @@ def test_a_column_that_never_comes():
 
 @pytest.mark.parametrize("settings", [{"patience": 100}, {"patience": 100, "monitor": "loss"}])
 def test_an_epoch_takes_one_view_of_the_training_and_reads_one_record(settings, monkeypatch):
-    views, read = [], []
-    take, add = OrtGradientForwardBackwardOptimizer.training_view, TrainingState.add_rates
-    monkeypatch.setattr(OrtGradientForwardBackwardOptimizer, "training_view", lambda self: views.append(0) or take(self))
+    views, read, sessions, owner = [], [], [], OrtGradientForwardBackwardOptimizer
+    take, add = owner.training_view, TrainingState.add_rates
+    monkeypatch.setattr(owner, "training_view", lambda self: views.append(0) or take(self))
     monkeypatch.setattr(TrainingState, "add_rates", lambda self, records: read.append(0) or add(self, records))
-    sessions = []
     monkeypatch.setattr("ortpartial.estimator.state.Session", lambda *graph: sessions.append(graph))
     fit(EarlyStopping(**settings), X_val=0.2)
     assert (len(views), len(read), sessions) == (4 + 1, 4 + 1, []), "with one at the end, to restore the best"
