@@ -106,7 +106,8 @@ def needs_lowering(model: ModelProto) -> bool:
     """
     nodes = [node for graph in walk_graphs(model.graph) for node in graph.node if _may_lack_kernel(node)]
     is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
-    return bool(nodes) and (is_batchwise or _has_float64(model) and _reads_float64(model)) or is_misread(model)
+    reads_float64 = is_batchwise or (_has_float64(model) and _reads_float64(model))
+    return (bool(nodes) and reads_float64) or is_misread(model)
 
 
 def _may_lack_kernel(node: NodeProto) -> bool:
