@@ -19,7 +19,7 @@ def test_names():
 
 
 def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(selection, "find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     engine, reason = select_for_fit("native")
     assert engine.name == "epoch"
     assert reason == "there is no C compiler that works, which engine='native' needs"
