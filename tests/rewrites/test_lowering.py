@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from numbered_cases import check_case
-from onnx import helper, parser
+from onnx import TensorProto, helper, parser
 from table import rows
 from tiny_decoders import make_decoder, past_of
 from torch.nn import functional as F
