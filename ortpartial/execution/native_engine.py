@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["NativeEngine", "write_step"]
 
 #: Most steps in a call, and the most multiplications that they take together: a tenth of a second, which is all that
-#: Ctrl-C can take away. A call copies the state in and out, which took 5 % of a network of a million weights with fewer.
+#: Ctrl-C can take away. A call copies the state in and out, which with fewer took 5 % of a million weights' training.
 _STEPS, _WORK = 2**15, 2**30
 #: Bytes that memory is aligned to, a line of the cache.
 _LINE = 64
