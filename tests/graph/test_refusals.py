@@ -83,6 +83,7 @@ def test_a_size_that_is_not_known():
 def test_names():
     assert name_node("embed", "Gather", "y") == "Node 'embed' (Gather)"
     assert name_node("", "Gather", "y") == name_node("Gather_node_3", "Gather", "y") == "Gather of 'y'"
+    assert (name_node("", "Gather", ""), name_node("", "Einsum", "")) == ("A Gather", "An Einsum")
     assert name_node("", "Gather", "Gather_12") == name_node("", "Gather", "") == "A Gather"
 
 
