@@ -15,12 +15,12 @@ from ortpartial import build, constant, load, op, variable
 from ortpartial.estimator import training as optimizer_module
 from ortpartial.exceptions import ConvergenceError
 from ortpartial.execution import selection
+from ortpartial.execution.inplace_engine import InplaceEngine, _is_finite, can_overwrite
 from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 from ortpartial.model import external_data as weights
 from ortpartial.runtime.session_options import session_options
-from ortpartial.training import spec
-from ortpartial.training.inplace_engine import InplaceEngine, _is_finite, can_overwrite, forward_bytes
+from ortpartial.training import forward_bytes, spec
 
 SETTINGS = {"max_iter": 4, "random_state": 0, "batch_size": 16}
 
