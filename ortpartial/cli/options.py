@@ -13,8 +13,9 @@ from ortpartial.model import Model, load
 
 from .argument_types import Commands, OptionGroup
 
-__all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_reading_options", "add_timeout_option", "add_weights_options", "check_output", "load_model"]
+__all__ = ["add_command", "add_data_options", "add_divergence_option", "add_force_option", "add_json_option",
+           "add_output_option", "add_reading_options", "add_timeout_option", "add_weights_options", "check_output",
+           "load_model"]
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -100,6 +101,13 @@ def add_timeout_option(command: OptionGroup) -> None:
     """Add `--timeout`."""
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so many seconds, with an error; "
                                                                           "default: none")
+
+
+def add_divergence_option(command: OptionGroup) -> None:
+    """Add `--raise-on-divergence`."""
+    command.add_argument("--raise-on-divergence", action=argparse.BooleanOptionalAction, default=True,
+                         help="whether a loss that is not finite is an error, or a warning that ends the training with "
+                              "the weights before it; default: an error")
 
 
 def add_reading_options(command: OptionGroup) -> None:

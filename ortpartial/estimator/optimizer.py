@@ -15,6 +15,7 @@ from ortpartial.annotations import (
     ArrayLike,
     CallbackLike,
     Data,
+    DataLike,
     Entries,
     MetricLike,
     Record,
@@ -411,7 +412,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- training
 
     @check_keywords()
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None,
+            X_val: DataLike | None = None, y_val: DataLike | None = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start` or `resume`.
 
@@ -477,7 +479,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self
 
     @check_keywords("max_iter")
-    def partial_fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None) -> Self:
         """Train for an epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
@@ -634,7 +636,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- prediction
 
-    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
+    def predict(self, X: DataLike) -> np.ndarray | dict[str, np.ndarray]:
         """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
@@ -655,7 +657,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
+    def losses(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
@@ -678,7 +680,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self.training.follow_pieces()
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> float | dict[str, float]:
+    def score(self, X: DataLike, y: DataLike | None = None,
+              sample_weight: DataLike | None = None) -> float | dict[str, float]:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels
@@ -707,7 +710,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             return self._predictor.score(X, y, sample_weight)
 
     @check_keywords("metrics")
-    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *,
+    def evaluate(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *,
                  metrics: Sequence[MetricLike] | None = None) -> dict[str, float]:
         """Compute the loss, without the penalty, and metrics, with the weights that predictions use.
 
@@ -1115,7 +1118,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- forward and backward apart
 
-    def forward(self, inputs: Data, training: bool = False) -> tuple[list[np.ndarray], Any]:
+    def forward(self, inputs: DataLike, training: bool = False) -> tuple[list[np.ndarray], Any]:
         """Compute the outputs with the trained weights, and the state that `backward` needs.
 
         Parameters

@@ -130,7 +130,7 @@ class DataAdapter:
         self.is_told = True
         if type(loss) is SquareLearningLoss and not isinstance(rows := wrap_sparse(y), SparseRows) and (
                 text := explain_classes(read_array(rows, what), what, "learning_loss='square_error'",
-                                        "learning_loss=SquareLearningLoss()")):
+                                        "give learning_loss=SquareLearningLoss()")):
             warnings.warn(text, ModelWarning, stacklevel=2)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int, forward: Forward

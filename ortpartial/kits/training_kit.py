@@ -12,10 +12,10 @@ from onnx import ModelProto
 
 from ortpartial.annotations import Entries, State
 from ortpartial.arguments import checked
-from ortpartial.checks import check_count
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
-from ortpartial.learning import accept_words
+from ortpartial.learning import KIT_HABITS, AnsweredAttributes, accept_words
 from ortpartial.model import read_tensors, replace_file, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
@@ -33,7 +33,7 @@ __all__ = ["TrainingKit", "run_kit"]
 _ENGINES = ("step", "native")
 
 
-class TrainingKit:
+class TrainingKit(AnsweredAttributes):
     """A training kit, as `write_kit` and `export_step` write it, trained by the onnxruntime of this process.
 
     Parameters
@@ -45,6 +45,9 @@ class TrainingKit:
     engine : str
         ``"auto"`` or ``"step"``: the graphs of the kit. ``"native"``: machine code, which a C compiler makes of them
         for the sizes of batches that come often; an operator that cannot be written in C is an error.
+    raise_on_divergence : bool
+        Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns, and `train` stops. The state
+        is that before its step in both cases.
 
     Attributes
     ----------
@@ -85,26 +88,31 @@ class TrainingKit:
     [[3.0]]
     """
 
+    _habits = KIT_HABITS
+
     @checked
-    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
+    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto",
+                 raise_on_divergence: bool = True):
         folder = Path(folder)
         manifest = read_manifest(folder)
         state, steps_taken = read_state(folder / Manifest.STATE, manifest.state)
         is_loaded = engine not in ("auto", "step")
-        self._open(KitSource(folder, manifest, state, Device.parse(device), is_loaded), engine, steps_taken)
+        source = KitSource(folder, manifest, state, Device.parse(device), is_loaded)
+        self._open(source, engine, steps_taken, raise_on_divergence)
 
-    def _open(self, source: KitSource, engine: str, steps_taken: int) -> None:
+    def _open(self, source: KitSource, engine: str, steps_taken: int, raise_on_divergence: bool = True) -> None:
         """Start with the state of a source."""
         self._source, self._engine = source, engine
         self.folder, self.manifest = source.folder, source.manifest
-        self._steps = Stepper(source, engine, _ENGINES, None)
-        self._steps.engine.iteration = steps_taken
+        self._steps = Stepper(source, engine, _ENGINES, None, raise_on_divergence)
+        self._steps.engine.iteration = self._steps_before = steps_taken
         #: The state as it was asked for since the last step, which the caller may have changed.
         self._shown: dict[str, np.ndarray] | None = None
 
     def __getstate__(self) -> State:
-        source = replace(self._source, stored=self.state, sessions={})  # Files are opened again.
-        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken}
+        source = replace(self._source, stored=self.state, sessions={}, watches=[])  # Files are opened again.
+        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken,
+                "raise_on_divergence": self._steps.raise_on_divergence}
 
     def __setstate__(self, state: Entries) -> None:
         self._open(**state)
@@ -177,12 +185,14 @@ class TrainingKit:
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
-        return self._step(arrays, self.manifest.find_step(rows))
+        file = self.manifest.find_step(rows)
+        self._look(feeds, file)
+        return self._step(arrays, file)
 
     @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
-              batch_size: int | None = None, seed: int = 0,
-              on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
+              batch_size: int | None = None, seed: int = 0, on_step: Callable[[int, float], object] | None = None,
+              warm_start: bool = True) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
         Every runner takes the same rows: the rows of step k, counted from 0 since the kit was exported, are batch k mod
@@ -200,11 +210,14 @@ class TrainingKit:
             Of the order of the rows, from 0 to 2³² - 1.
         on_step : callable, optional
             Called with the number of steps taken and the loss, after each.
+        warm_start : bool
+            Whether the training goes on from where the kit stands. False starts anew, with the state and the number of
+            steps with which the kit was opened.
 
         Returns
         -------
         numpy.ndarray of shape (steps,)
-            The loss of each batch, before its step.
+            The loss of each batch, before its step; fewer where a loss that is not finite has ended the training.
 
         Raises
         ------
@@ -217,10 +230,15 @@ class TrainingKit:
         steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
         file = self.manifest.find_step(size)
         self._source.open(file)
-        arrays = check_inputs(self.manifest.inputs, _read(data))
+        data = _read(data)
+        arrays = check_inputs(self.manifest.inputs, data)
+        self._look(data, file)
         rows = next(len(a) for a in arrays.values())
         if rows < size:
             raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
+        if not check_flag("warm_start", warm_start):
+            self._steps.engine.reset({})
+            self._steps.engine.iteration, self._shown = self._steps_before, None
         losses, epoch, order = np.empty(steps), -1, np.empty(0, np.int64)
         for i in range(steps):
             current, place = divmod(self.steps_taken, rows // size)
@@ -229,6 +247,8 @@ class TrainingKit:
             batch = order[place * size : (place + 1) * size]
             outputs = self._step({n: a[batch] for n, a in arrays.items()}, file)
             losses[i] = next(iter(outputs.values()))
+            if not np.isfinite(losses[i]):
+                return losses[:i]
             if on_step is not None:
                 on_step(self.steps_taken, float(losses[i]))
         return losses
@@ -302,6 +322,12 @@ class TrainingKit:
         with replace_file(self.folder / Manifest.STATE) as file:
             file.write(pack_state(self.state, self.steps_taken))
 
+    def _look(self, data: Mapping[str, object], file: str) -> None:
+        """Tell, once, of targets that look like classes."""
+        self._source.open(file)
+        if (watch := self._source.watches[0]).watched:
+            watch.look(data)
+
     def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
         """Run a step on a batch that was checked."""
         names = self._source.open(file).outputs[: len(self.manifest.outputs)]
@@ -335,7 +361,7 @@ def _read(data: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, o
 @checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
-            engine: str = "auto", predictions: str | os.PathLike[str] | None = None,
+            engine: str = "auto", raise_on_divergence: bool = True, predictions: str | os.PathLike[str] | None = None,
             model: str | os.PathLike[str] | None = None) -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
@@ -350,6 +376,8 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     engine : str
+        As for `TrainingKit`.
+    raise_on_divergence : bool
         As for `TrainingKit`.
     predictions : path, optional
         A safetensors file to write the outputs of the trained model for all rows to, as the programs ``predict`` do.
@@ -378,7 +406,7 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
     >>> TrainingKit("twice_kit").steps_taken
     3
     """
-    kit = TrainingKit(folder, device=device, engine=engine)
+    kit = TrainingKit(folder, device=device, engine=engine, raise_on_divergence=raise_on_divergence)
     try:
         losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
     except KeyboardInterrupt:

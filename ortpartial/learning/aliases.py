@@ -77,7 +77,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
                     ("max_iter", "epochs")),
     **dict.fromkeys(("validationdata", "evaldata", "validationsplit", "validationfraction", "valdata", "evalset",
                      "xvalid"), ("X_val", "validation_fraction")),
-    **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss",)),
+    **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss", "loss")),
     **dict.fromkeys(("weights", "params", "parameters", "trainable"), ("weights_to_train",)),
     **dict.fromkeys(("penalty", "alpha", "l1", "l2", "regularization"), ("l1", "l1_weight", "learning_penalty")),
     **dict.fromkeys(("bs", "minibatchsize"), ("batch_size",)),

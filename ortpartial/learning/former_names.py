@@ -8,11 +8,13 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ortpartial.annotations import Function, Settings
 from ortpartial.exceptions import ArgumentError, SettingError
 from ortpartial.logs import logger
+
+from .habits import AnsweredAttributes
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
            "accept_former_names", "accept_words", "advise", "find_former", "refuse_former_names", "rename_settings"]
@@ -176,14 +178,10 @@ FORMER_ATTRIBUTES: dict[str, str] = {
 }
 
 
-class FormerAttributes:
+class FormerAttributes(AnsweredAttributes):
     """A class that answers a former attribute with advice, in an AttributeError."""
 
-    if not TYPE_CHECKING:  # Type checkers know the attributes of today.
-        def __getattr__(self, name: str) -> Any:
-            if name in FORMER_ATTRIBUTES:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {FORMER_ATTRIBUTES[name]}.")
-            return object.__getattribute__(self, name)  # raises the error that it has raised
+    _habits = FORMER_ATTRIBUTES
 
 
 def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:

@@ -115,7 +115,11 @@ class ModuleDoor:
     # -- steps
 
     def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
-        """A module goes on from where it is."""
+        """A module goes on from where it is, unless a fit is to start anew."""
+        if self.loop is not None and not settings.warm_start:
+            self.program.restart()
+            self.loop.records = self.program.module.history_
+            self.loop.records.clear()
 
     @property
     def overrides(self) -> Overrides:

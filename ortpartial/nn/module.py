@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import CallbackLike, Data, DTypeLike, Json, MetricLike, Settings
+from ortpartial.annotations import CallbackLike, Data, DataLike, DTypeLike, Json, MetricLike, Settings
 from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
@@ -50,6 +50,7 @@ _STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(Learnin
 _SEED = "compile takes random_state, which the order of the rows follows from, too"
 
 
+@answer_keywords(type="its name is dtype")
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
     """An input without data, to compile a module on.
 
@@ -558,13 +559,12 @@ class Module(Part):
     @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE, seed=_SEED, randomstate=_SEED,
                      optimizer="call set_optimizer('adam') before", exc="its name is raise_on_divergence",
                      validationdata="write X_val=... and y_val=...",
-                     validationsplit="write X_val=0.1 for a tenth of the rows",
-                     warmstart="a module goes on from where it is, and a new one starts anew")
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
-            metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
-            timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
-            raise_on_divergence: bool = True) -> Self:
+                     validationsplit="write X_val=0.1 for a tenth of the rows")
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *, epochs: int = 10,
+            batch_size: int = 32, shuffle: bool = True, X_val: DataLike | None = None, y_val: DataLike | None = None,
+            callbacks: Sequence[CallbackLike] = (), metrics: Sequence[MetricLike] = (), verbose: int = 0,
+            validation_every: float = 1, timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
+            raise_on_divergence: bool = True, warm_start: bool = True) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -601,6 +601,9 @@ class Module(Part):
             goes on from there and ends as if it had not been, to the last bit.
         raise_on_divergence : bool
             Whether a loss or a weight that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
+        warm_start : bool
+            Whether the training goes on from where the module is. False starts anew: with the weights that `compile`
+            makes of a new module, of optimizers that have seen no batch, and an empty `history_`.
 
         Returns
         -------
@@ -633,15 +636,15 @@ class Module(Part):
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
-                timeout=timeout, raise_on_divergence=raise_on_divergence)
+                timeout=timeout, raise_on_divergence=raise_on_divergence, warm_start=warm_start)
         finally:
             if not mode:
                 self.eval()
         return self
 
     @answer_keywords()
-    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *, batch_size: int = 32,
-                 metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
+    def evaluate(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *,
+                 batch_size: int = 32, metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
         """Compute losses and metrics in evaluation mode.
 
         Parameters
@@ -697,7 +700,7 @@ class Module(Part):
         """A record of each epoch of `fit`, with its mean losses."""
         return self.__dict__.setdefault("_history", [])
 
-    def predict(self, X: Data, *, batch_size: int | None = None) -> Nested:
+    def predict(self, X: DataLike, *, batch_size: int | None = None) -> Nested:
         """Compute `forward` in evaluation mode.
 
         Parameters

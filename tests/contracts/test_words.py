@@ -131,7 +131,7 @@ def test_words_of_adapters_are_accepted(add):
 
 
 @pytest.mark.parametrize(("word", "advice"), [
-    ("warm_start", "a module goes on from where it is, and a new one"), ("max_iter", "did you mean 'epochs'"),
+    ("max_iter", "did you mean 'epochs'"),
     ("exc", "its name is raise_on_divergence"), ("seed", "compile takes random_state"),
     ("eta0", "the step size stands"), ("random_state", "compile takes random_state")])
 def test_words_of_a_fit_of_a_module(word, advice):

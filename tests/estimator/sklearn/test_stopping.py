@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from ortpartial import Checkpoint, OnnxClassifier, OnnxRegressor
+from ortpartial import Checkpoint, ElasticLearningLoss, OnnxClassifier, OnnxRegressor
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.sklearn.stopping import StoppingRule
 
@@ -40,8 +40,9 @@ def test_a_training_ends_as_those_of_scikit_learn_do(early_stopping):
 def test_early_stopping_keeps_the_best_weights():
     """The validation data are those of scikit-learn, whose random numbers are drawn in the same order."""
     seen = []
-    model = OnnxRegressor(hidden_layer_sizes=(5,), early_stopping=True, learning_rate_init=0.3, max_iter=30, tol=0,
-                          n_iter_no_change=40, random_state=0, callbacks=[lambda o: seen.append(o.get_state())])
+    model = OnnxRegressor(loss=ElasticLearningLoss(0, 0.5), hidden_layer_sizes=(5,), early_stopping=True,
+                          learning_rate_init=0.3, max_iter=30, tol=0, n_iter_no_change=40, random_state=0,
+                          callbacks=[lambda o: seen.append(o.get_state())])
     with pytest.warns(ConvergenceWarning):
         model.fit(X, Y)
     best = int(np.argmax(model.validation_scores_))
