@@ -23,7 +23,7 @@ from ortpartial.exceptions import (
 )
 from ortpartial.execution import Stepper
 from ortpartial.graph import to_dtype
-from ortpartial.learning import ClassWatch
+from ortpartial.learning import ClassWatch, NamedSettings
 from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
 from ortpartial.model import load as load_model
 from ortpartial.runtime import Device, DeviceName
@@ -40,7 +40,7 @@ __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 _ENGINES = ("step", "native")
 
 
-class Module:
+class Module(NamedSettings):
     """A model that is trained, as `onnxruntime.training.api.Module`.
 
     In training mode a call computes the outputs and the gradients, which are added to the gradients of the calls

@@ -23,6 +23,7 @@ from ortpartial.annotations import (
     State,
 )
 from ortpartial.autodiff import WeightSelection
+from ortpartial.checks import check_flag
 from ortpartial.docstrings import document
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
@@ -924,17 +925,19 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
         return write_kit(proto, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_training: bool = False) -> None:
         """Write the model with its trained weights and running statistics, as `get_trained_onnx` returns it.
 
         Any runtime reads the file; this library trains it further. It holds either its former content or the whole
-        model, even if the process is interrupted. To go on with a training where it was, with its optimizer states,
-        pickle the optimizer or write the model of `get_training_onnx`.
+        model, even if the process is interrupted.
 
         Parameters
         ----------
         path : path
             The file. The weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+        with_training : bool
+            Whether the file holds the training, too, as `get_training_onnx` returns it: `from_training_info` and
+            `TrainingSession` go on with it, with its optimizer states.
 
         Raises
         ------
@@ -957,7 +960,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> session.run(None, {"x": X[:1]})[0].round(3).tolist()
         [[3.0]]
         """
-        self._state.save(path)
+        self._state.save(path, self.get_training_onnx if check_flag("with_training", with_training) else None)
 
     @check_keywords()
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from onnx import ModelProto
@@ -15,8 +16,8 @@ from ortpartial.arguments import checked
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
 from ortpartial.execution import Stepper
-from ortpartial.learning import KIT_HABITS, AnsweredAttributes, accept_words
-from ortpartial.model import read_tensors, replace_file, write, write_tensors
+from ortpartial.learning import KIT_HABITS, AnsweredAttributes, NamedSettings, accept_words
+from ortpartial.model import read_tensors, replace_file, use_libraries, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
@@ -29,11 +30,14 @@ from .step_source import KitSource
 
 __all__ = ["TrainingKit", "run_kit"]
 
+#: Shared libraries of custom operators.
+Libraries: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
+
 #: The engines that take single steps.
 _ENGINES = ("step", "native")
 
 
-class TrainingKit(AnsweredAttributes):
+class TrainingKit(AnsweredAttributes, NamedSettings):
     """A training kit, as `write_kit` and `export_step` write it, trained by the onnxruntime of this process.
 
     Parameters
@@ -48,6 +52,8 @@ class TrainingKit(AnsweredAttributes):
     raise_on_divergence : bool
         Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns, and `train` stops. The state
         is that before its step in both cases.
+    custom_ops_library : path or sequence of path, optional
+        The shared library of custom operators of the model, as for `ortpartial.load`.
 
     Attributes
     ----------
@@ -92,16 +98,21 @@ class TrainingKit(AnsweredAttributes):
 
     @checked
     def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto",
-                 raise_on_divergence: bool = True):
+                 raise_on_divergence: bool = True,
+                 custom_ops_library: Libraries = None):
         folder = Path(folder)
         manifest = read_manifest(folder)
         state, steps_taken = read_state(folder / Manifest.STATE, manifest.state)
         is_loaded = engine not in ("auto", "step")
         source = KitSource(folder, manifest, state, Device.parse(device), is_loaded)
-        self._open(source, engine, steps_taken, raise_on_divergence)
+        self._open(source, engine, steps_taken, raise_on_divergence, custom_ops_library)
 
-    def _open(self, source: KitSource, engine: str, steps_taken: int, raise_on_divergence: bool = True) -> None:
+    def _open(self, source: KitSource, engine: str, steps_taken: int, raise_on_divergence: bool = True,
+              libraries: Libraries = None) -> None:
         """Start with the state of a source."""
+        for file in () if libraries is None else (Manifest.MODEL, *source.manifest.steps.values()):
+            use_libraries(source.folder / file, libraries)
+        self._libraries = libraries
         self._source, self._engine = source, engine
         self.folder, self.manifest = source.folder, source.manifest
         self._steps = Stepper(source, engine, _ENGINES, None, raise_on_divergence)
@@ -112,7 +123,7 @@ class TrainingKit(AnsweredAttributes):
     def __getstate__(self) -> State:
         source = replace(self._source, stored=self.state, sessions={}, watches=[])  # Files are opened again.
         return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken,
-                "raise_on_divergence": self._steps.raise_on_divergence}
+                "raise_on_divergence": self._steps.raise_on_divergence, "libraries": self._libraries}
 
     def __setstate__(self, state: Entries) -> None:
         self._open(**state)

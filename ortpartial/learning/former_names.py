@@ -121,8 +121,9 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
                                   "count", needs="inputs"),
     "class_name": FormerSetting("no class is made: forward and backward are methods of the object"),
     "provider_options": FormerSetting("write device=(provider, options), a pair of its name and a dict"),
-    "sess_options": FormerSetting("sessions choose theirs: threads by the cores that the process may use, as taskset "
-                                  "sets them; load(model, custom_ops_library=...) registers operators"),
+    **dict.fromkeys(("sess_options", "session_options"), FormerSetting(
+        "sessions choose theirs: threads by the cores that the process may use, as taskset sets them; load(model, "
+        "custom_ops_library=...) registers operators", needs="device")),
     "run_options": FormerSetting("runs choose theirs; the setting timeout of an optimizer ends them"),
     "graph_builder_config": FormerSetting("weights_to_train and inputs say by what to differentiate, and "
                                           "gradient_model(model) writes the gradient"),

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import CallbackLike, Data, DataLike, DTypeLike, Json, MetricLike, Settings
-from ortpartial.checks import check_count
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
@@ -849,7 +849,8 @@ class Module(Part):
         """
         return serialization.load_states(self._whole, path)
 
-    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None, *,
+             with_training: bool = True) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
 
         It has the graph in evaluation mode, which any runtime runs, the weights and running statistics, and, as soon as
@@ -862,6 +863,8 @@ class Module(Part):
             model of more than 2 GB stand beside it in ``<name>.data``.
         state : dict of str to object, optional
             Further contents of the file: arrays, numbers, texts, and lists and dicts of them.
+        with_training : bool
+            Whether the file holds the training; without, it is the model of `to_onnx`.
 
         Raises
         ------
@@ -870,7 +873,7 @@ class Module(Part):
         ConvergenceError
             The training has made a part of the state NaN or infinite; the file remains as it is.
         SettingError
-            `state` holds something else.
+            `state` holds something else, or there is no training to hold it.
         OSError
             The file cannot be written; the former file remains.
 
@@ -888,7 +891,10 @@ class Module(Part):
         >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
         True
         """
-        serialization.save(self._whole, path, state)
+        if check_flag("with_training", with_training):
+            serialization.save(self._whole, path, state)
+        else:
+            serialization.save_model(self._whole, path, state)
 
     def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
         """Overwrite parameters and buffers by initializers of the same names in an ONNX file, as far as they fit.

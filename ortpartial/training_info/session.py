@@ -11,11 +11,11 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.annotations import Data, Entries, Settings, State
-from ortpartial.checks import check_names, to_generator
+from ortpartial.checks import check_flag, check_names, to_generator
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
 from ortpartial.graph import Node, Value, build, constant, find_inputs, read_array, rewrite, to_dtype
-from ortpartial.learning import SESSION_HABITS, AnsweredAttributes, ClassWatch, accept_words
+from ortpartial.learning import SESSION_HABITS, AnsweredAttributes, ClassWatch, NamedSettings, accept_words
 from ortpartial.model import (
     Model,
     Range,
@@ -49,7 +49,7 @@ _SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "tim
                        "raise_on_divergence": None}
 
 
-class TrainingSession(AnsweredAttributes):
+class TrainingSession(AnsweredAttributes, NamedSettings):
     """Run the training that a model stores, as the ONNX standard specifies it.
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
@@ -479,7 +479,7 @@ class TrainingSession(AnsweredAttributes):
         """
         check_finite(self.state, self._stored, "training_model")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_training: bool = True) -> None:
         """Write the model with its current state, from which a new session goes on.
 
         Parameters
@@ -487,6 +487,8 @@ class TrainingSession(AnsweredAttributes):
         path : path
             The file. It holds either its former content or the whole model, even if the process is interrupted; the
             weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+        with_training : bool
+            Whether the file holds the training; without, it is `inference_model`.
 
         Raises
         ------
@@ -496,7 +498,7 @@ class TrainingSession(AnsweredAttributes):
             As for `check_finite`; the file remains as it is.
         """
         self.check_finite()
-        write(self.training_model(), path)
+        write(self.training_model() if check_flag("with_training", with_training) else self.inference_model(), path)
 
     def __getstate__(self) -> State:
         # Programs are made again for the same shapes, since programs for any shape differ in their last bits.
