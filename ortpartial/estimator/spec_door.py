@@ -103,14 +103,16 @@ class SpecDoor:
         """Compare a step on these arrays with the model as it is written."""
         check_rewrites(self.engine, arrays)
 
-    def watch(self, loss: float) -> None:
-        """Let a schedule reduce the step size where the loss no longer falls."""
+    def watch(self, loss: float, *, is_last: bool = False) -> None:
+        """Let a schedule reduce the step size where the loss no longer falls, or `is_last` of its patience has come."""
         if (plateau := self.spec.rate.plateau) is None:
             return
         names, engine = self.spec.names, self.engine
         with engine.turn.lock:
-            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), engine.get(names.plateau),
-                                          self.spec.rate.eta0)
+            memory = engine.get(names.plateau)
+            if is_last:
+                loss, memory[1:] = np.finfo(np.float64).max, (plateau.patience, 0)
+            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), memory, self.spec.rate.eta0)
             engine.set(names.rate_scale, np.array(scale))
             engine.set(names.plateau, memory)
 
