@@ -349,12 +349,10 @@ class Module(NamedSettings):
         names = self.input_names()
         if len(user_inputs) != len(names):
             raise DataError(f"A call takes {len(names)} inputs, {', '.join(names)}; {len(user_inputs)} were given.")
-        if self._watch.watched and self.training:
-            self._watch.look(dict(zip(names, user_inputs, strict=True)))
         known = (self._values if self.training else self._eval_values).inputs
+        raw = {n: to_array(value, f"The input {n!r}") for n, value in zip(names, user_inputs, strict=True)}
         feeds = {}
-        for name, value in zip(names, user_inputs, strict=True):
-            array = to_array(value, f"The input {name!r}")
+        for name, array in raw.items():
             declared = known[name]
             if declared.dtype != array.dtype:
                 array = to_dtype(array, declared.dtype, f"The input {name!r}")
@@ -365,6 +363,8 @@ class Module(NamedSettings):
                 raise DataError(f"The input {name!r} has no elements, by its shape {array.shape}; leave the batch out.")
             feeds[name] = array
         check_indices(self._ranges if self.training else self._eval_ranges, feeds)
+        if self._watch.watched and self.training:
+            self._watch.look(raw)
         return feeds
 
     # Evaluation.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.execution import Batch, FitSettings, StepRunner
-from ortpartial.learning import Meter, draw_weights
+from ortpartial.learning import Meter, ReduceOnPlateauSchedule, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
 from .predictor import Predictor
@@ -105,12 +105,13 @@ class SpecDoor:
 
     def watch(self, loss: float, *, is_last: bool = False) -> None:
         """Let a schedule reduce the step size where the loss no longer falls, or `is_last` of its patience has come."""
-        if (plateau := self.spec.rate.plateau) is None:
+        plateau = self.spec.rate.plateau
+        if plateau is None or (is_last and not isinstance(plateau, ReduceOnPlateauSchedule)):
             return
         names, engine = self.spec.names, self.engine
         with engine.turn.lock:
             memory = engine.get(names.plateau)
-            if is_last:
+            if is_last and isinstance(plateau, ReduceOnPlateauSchedule):
                 loss, memory[1:] = np.finfo(np.float64).max, (plateau.patience, 0)
             scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), memory, self.spec.rate.eta0)
             engine.set(names.rate_scale, np.array(scale))

@@ -182,11 +182,13 @@ def _find_square_targets(outputs: Sequence[Value], inputs: Mapping[str, Value]) 
         origins = [sources.get(v, v) for v in node.inputs if v is not None]
         if node.op_type in _SAME and origins[0] in names:
             sources[node.outputs[0]] = origins[0]
-        elif node.op_type == "Sub" and node.outputs[0] in squared and sum(v in names for v in origins) == 1 and all(
+            continue
+        here = [names[v] for v in origins if v in names]
+        if node.op_type == "Sub" and node.outputs[0] in squared and len(here) == 1 and all(
                 v.array is None for v in origins):
-            targets |= {names[v]: None for v in origins if v in names}
+            targets[here[0]] = None
         else:
-            read |= {names[v] for v in origins if v in names}
+            read |= {*here}
     return [n for n in targets if n not in read]
 
 

@@ -406,10 +406,10 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
             raise DataError(f"A step reads a dict of arrays by name, {{{listed}}}, not a {type(feeds).__name__}.")
         if feeds.keys() != self._types.keys():
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
-        if self._watch.watched:
-            self._watch.look(feeds)
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
         check_indices(self.ranges, arrays)
+        if self._watch.watched:
+            self._watch.look(feeds)
         if (shapes := tuple([a.shape for a in arrays.values()])) != self._shapes:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
                 if v.shape is not None and not _fits(shape, v.shape):
