@@ -58,9 +58,9 @@ class Stepper:
         if isinstance(self.engine, NativeEngine):
             self.engine.compiles_calls = True
 
-    def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None
-             ) -> dict[str, np.ndarray]:
-        """Take a step on a batch, as `StepRunner.step` does, within the timeout.
+    def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None, *,
+             is_told: bool = False) -> dict[str, np.ndarray]:
+        """Take a step on a batch, as `StepRunner.step` does, within the timeout; a loop has divergences told by itself.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class Stepper:
         DeadlineError
             It was not over in time; the state is that before it.
         """
-        if self.raise_on_divergence or check is None:
+        if self.raise_on_divergence or is_told or check is None:
             return self._step(feeds, kind, check)
         diverged: list[dict[str, np.ndarray]] = []
 

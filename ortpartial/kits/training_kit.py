@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Entries, State
+from ortpartial.annotations import CallbackLike, Entries, Record, State
 from ortpartial.arguments import checked
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.execution import Stepper
+from ortpartial.execution import Arrays, Batch, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
 from ortpartial.learning import KIT_HABITS, AnsweredAttributes, NamedSettings, accept_words
 from ortpartial.model import read_tensors, replace_file, use_libraries, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
-from .checks import check_inputs
+from .checks import check_inputs, check_mapping
+from .door import KitBatches, KitDoor
 from .inference import fill_model, predict
 from .manifest import Manifest, read_manifest
-from .order import draw_order
 from .state_file import pack_state, read_state
 from .step_source import KitSource
 
@@ -32,6 +33,9 @@ __all__ = ["TrainingKit", "run_kit"]
 
 #: Shared libraries of custom operators.
 Libraries: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
+
+#: The stand-in for y: the rows of a kit have the targets among them.
+_NO_TARGET = ()
 
 #: The engines that take single steps.
 _ENGINES = ("step", "native")
@@ -66,6 +70,9 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         The number of steps since the kit was exported.
     engine_, engine_reason_ : str
         The engine, and why it was chosen.
+    history_ : list of dict
+        A record of each epoch that `train` has ended, or begun: "loss" is the mean over its rows, and
+        "validation_loss" that over `X_val`.
 
     Raises
     ------
@@ -108,7 +115,7 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         self._open(source, engine, steps_taken, raise_on_divergence, custom_ops_library)
 
     def _open(self, source: KitSource, engine: str, steps_taken: int, raise_on_divergence: bool = True,
-              libraries: Libraries = None) -> None:
+              libraries: Libraries = None, history: Sequence[Record] = ()) -> None:
         """Start with the state of a source."""
         for file in () if libraries is None else (Manifest.MODEL, *source.manifest.steps.values()):
             use_libraries(source.folder / file, libraries)
@@ -116,13 +123,17 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         self._source, self._engine = source, engine
         self.folder, self.manifest = source.folder, source.manifest
         self._steps = Stepper(source, engine, _ENGINES, None, raise_on_divergence)
-        self._steps.engine.iteration = self._steps_before = steps_taken
+        runner = self._steps.engine
+        runner.iteration = self._steps_before = steps_taken
+        idle = IdleRunner(runner.name, runner.reason, lambda: self.steps_taken, runner.turn, runner.local)
+        self._loop = Loop(idle, self._make_door(1), FitSettings())  # type: ignore[arg-type]
+        self._loop.records, self._loop.n_iter = list(history), len(history)
         #: The state as it was asked for since the last step, which the caller may have changed.
         self._shown: dict[str, np.ndarray] | None = None
 
     def __getstate__(self) -> State:
         source = replace(self._source, stored=self.state, sessions={}, watches=[])  # Files are opened again.
-        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken,
+        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken, "history": self.history_,
                 "raise_on_divergence": self._steps.raise_on_divergence, "libraries": self._libraries}
 
     def __setstate__(self, state: Entries) -> None:
@@ -132,6 +143,11 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
     def steps_taken(self) -> int:
         """The number of steps since the kit was exported."""
         return self._steps.engine.iteration
+
+    @property
+    def history_(self) -> list[Record]:
+        """A record of each epoch of `train`."""
+        return self._loop.records
 
     @property
     def engine_(self) -> str:
@@ -192,17 +208,45 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         ConvergenceError
             The loss is NaN or infinite; the state remains as it was.
         """
+        return self._step(*self._check_batch(feeds))
+
+    def evaluate(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
+        """Compute the results of a step, without an update of the state.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            As for `step`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            As of `step`.
+
+        Raises
+        ------
+        DataError
+            As for `step`.
+        """
+        arrays, file = self._check_batch(feeds)
+        self._take_over()
+        return self._name_results(self._steps.engine.evaluate(arrays, file), file)
+
+    def _check_batch(self, feeds: Mapping[str, object]) -> tuple[Arrays, str]:
+        """The arrays of a batch, and the file of its step."""
         arrays = check_inputs(self.manifest.inputs, feeds)
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
-        file = self.manifest.find_step(rows)
-        self._look(feeds, file)
-        return self._step(arrays, file)
+        self._look(feeds, file := self.manifest.find_step(rows))
+        return arrays, file
 
     @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
-              batch_size: int | None = None, seed: int = 0, on_step: Callable[[int, float], object] | None = None,
+              batch_size: int | None = None, seed: int = 0,
+              on_step: Callable[[int, float], object] | None = None,
+              X_val: Mapping[str, object] | str | os.PathLike[str] | None = None,
+              callbacks: Sequence[CallbackLike] = (), timeout: float | None = None, verbose: int = 0,
               warm_start: bool = True) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
@@ -221,6 +265,14 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
             Of the order of the rows, from 0 to 2³² - 1.
         on_step : callable, optional
             Called with the number of steps taken and the loss, after each.
+        X_val : dict of str to array_like, or path, optional
+            Rows as `data`, whose mean results `history_` has for every epoch.
+        callbacks : sequence of callable
+            Functions of the kit, called after every epoch, and objects with hooks; True ends the training.
+        timeout : float, optional
+            Seconds, after which `DeadlineError` ends the training between two steps.
+        verbose : int
+            1 for a bar, 2 for a line an epoch.
         warm_start : bool
             Whether the training goes on from where the kit stands. False starts anew, with the state and the number of
             steps with which the kit was opened.
@@ -233,7 +285,9 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         Raises
         ------
         SettingError
-            A number is out of range.
+            A setting is out of range.
+        DeadlineError
+            The time is over; the state is that of the steps until then.
         DataError, ConvergenceError
             As for `step`.
         """
@@ -250,19 +304,30 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         if not check_flag("warm_start", warm_start):
             self._steps.engine.reset({})
             self._steps.engine.iteration, self._shown = self._steps_before, None
-        losses, epoch, order = np.empty(steps), -1, np.empty(0, np.int64)
-        for i in range(steps):
-            current, place = divmod(self.steps_taken, rows // size)
-            if current != epoch:
-                epoch, order = current, draw_order(seed, current, rows)
-            batch = order[place * size : (place + 1) * size]
-            outputs = self._step({n: a[batch] for n, a in arrays.items()}, file)
-            losses[i] = next(iter(outputs.values()))
-            if not np.isfinite(losses[i]):
-                return losses[:i]
+        batches = KitBatches(arrays, size, seed, lambda: self.steps_taken, self.steps_taken + steps)
+        losses: list[float] = []
+
+        def take(batch: Batch) -> float:
+            losses.append(next(iter(self._step(batch[0], file, is_told=True).values())).item())
             if on_step is not None:
-                on_step(self.steps_taken, float(losses[i]))
-        return losses
+                on_step(self.steps_taken, losses[-1])
+            return losses[-1]
+
+        loop = self._loop
+        loop.door, loop.settings = self._make_door(size), FitSettings(
+            max(1, batches.epochs), size, warm_start=warm_start,
+            callbacks=callbacks,  # type: ignore[arg-type]  # of which it makes a tuple
+            timeout=timeout, verbose=verbose, raise_on_divergence=self._steps.raise_on_divergence)
+        if steps:
+            rows_val, y_val = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
+            loop.fit(batches, None, None, rows_val, y_val, FitTasks(self, loop, data, None),
+                     overrides=Overrides(train_step=take))
+        return np.array(losses)
+
+    def _make_door(self, size: int) -> KitDoor:
+        """The door to batches of so many rows."""
+        check = partial(check_inputs, self.manifest.inputs)
+        return KitDoor(size, None not in self.manifest.steps, check, self.evaluate)
 
     def model(self) -> ModelProto:
         """The inference model with the weights as they are now.
@@ -339,21 +404,22 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
         if (watch := self._source.watches[0]).watched:
             watch.look(data)
 
-    def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
-        """Run a step on a batch that was checked."""
-        names = self._source.open(file).outputs[: len(self.manifest.outputs)]
-
-        def check_loss(outputs: Mapping[str, np.ndarray]) -> None:
-            loss = outputs[names[0]]
+    def _step(self, arrays: Mapping[str, np.ndarray], file: str, *, is_told: bool = False) -> dict[str, np.ndarray]:
+        """Run a step on a batch that was checked; a loop tells of its divergence."""
+        def check_loss(outputs: Arrays) -> None:
+            loss = next(iter(self._name_results(outputs, file).values()))
             if loss.size != 1:
                 raise ModelError(f"The step of the kit returns a loss of {loss.size} numbers, where one is expected: "
                                  f"export the kit again.")
             if not np.isfinite(loss).all():
-                raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a "
-                                       f"smaller step size, or the data hold numbers that are none.")
+                raise ConvergenceError(self._loop.door.describe_divergence(loss.item(), self.steps_taken + 1, 0))
 
         self._take_over()
-        outputs = self._steps.step(arrays, file, check_loss)
+        return self._name_results(self._steps.step(arrays, file, check_loss, is_told=is_told), file)
+
+    def _name_results(self, outputs: Arrays, file: str) -> dict[str, np.ndarray]:
+        """The results of a step by their names in the manifest."""
+        names = self._source.open(file).outputs[: len(self.manifest.outputs)]
         return {t.name: outputs[n] for t, n in zip(self.manifest.outputs, names, strict=True)}
 
     def __repr__(self) -> str:

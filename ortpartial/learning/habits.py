@@ -82,7 +82,7 @@ SESSION_HABITS: Mapping[str, str] = {
 }
 KIT_HABITS: Mapping[str, str] = {
     **dict.fromkeys(("fit", "partial_fit"), "train(data, steps) takes steps"),
-    **dict.fromkeys(("run", "forward", "evaluate"), "predict(data) computes the outputs of the model"),
+    **dict.fromkeys(("run", "forward"), "predict(data) computes the outputs of the model"),
     **dict.fromkeys((*_READ, *_WEIGHTS, *_WRITTEN), "state has the arrays by name, which may be written to"),
     **dict.fromkeys((*_GRADIENTS, "optimizer"), "step(data) computes gradients and updates the state"),
     **dict.fromkeys(_DEVICE, "the device is an argument, as in TrainingKit(folder, device='cuda')"),
