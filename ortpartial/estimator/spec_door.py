@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.execution import Batch, FitSettings, StepRunner
+from ortpartial.execution import Batch, Door, FitSettings, StepRunner
 from ortpartial.learning import Meter, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
@@ -16,7 +16,7 @@ from .predictor import Predictor
 __all__ = ["SpecDoor"]
 
 
-class SpecDoor:
+class SpecDoor(Door):
     """The `Door` of a training that a spec describes.
 
     Parameters
@@ -33,7 +33,7 @@ class SpecDoor:
         self.spec, self.engine, self.predictor = spec, engine, predictor
 
     @property
-    def target(self) -> str:
+    def target(self) -> str:  # type: ignore[override]
         """The name of y in errors."""
         return self.predictor.reader.target
 
@@ -80,10 +80,6 @@ class SpecDoor:
         seed = rng.integers(-(2**31), 2**31, 2).tolist() if self.spec.train_mode else (0, 0)
         with self.engine.turn.lock:
             self.engine.reset(first, seed)
-
-    def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
-        """The generator of the loop, which draws the order of an epoch."""
-        return rng
 
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float:
         """The mean loss of validation data, over the counts of all their batches; a meter is given the predictions."""

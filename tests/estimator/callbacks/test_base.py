@@ -4,7 +4,7 @@ import pytest
 from models import data, linear
 
 from ortpartial import Callback, EarlyStopping, OrtGradientForwardBackwardOptimizer
-from ortpartial.estimator.callbacks.base import EpochCallback
+from ortpartial.estimator.callbacks.base import MonitorCallback
 from ortpartial.estimator.state import TrainingState
 from ortpartial.exceptions import SettingError
 
@@ -16,11 +16,9 @@ def fit(callback, **data):
     return optimizer.fit(X, Y, **data)
 
 
-class Watch(EpochCallback):
-    monitor = "loss"
-
+class Watch(MonitorCallback):
     def __init__(self):
-        super().__init__()
+        super().__init__("loss")
         self.events = []
 
     def _begin_fit(self, run):
