@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.execution import Batch, FitSettings, StepRunner
+from ortpartial.execution import Batch, Door, FitSettings, StepRunner
 from ortpartial.learning import Meter, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
@@ -16,7 +16,7 @@ from .predictor import Predictor
 __all__ = ["SpecDoor"]
 
 
-class SpecDoor:
+class SpecDoor(Door):
     """The `Door` of a training that a spec describes.
 
     Parameters
@@ -33,7 +33,7 @@ class SpecDoor:
         self.spec, self.engine, self.predictor = spec, engine, predictor
 
     @property
-    def target(self) -> str:
+    def target(self) -> str:  # type: ignore[override]
         """The name of y in errors."""
         return self.predictor.reader.target
 
@@ -81,10 +81,6 @@ class SpecDoor:
         with self.engine.turn.lock:
             self.engine.reset(first, seed)
 
-    def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
-        """The generator of the loop, which draws the order of an epoch."""
-        return rng
-
     def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> float:
         """The mean loss of validation data, over the counts of all their batches; a meter is given the predictions."""
         sums = sum(self.predictor.sum_losses(*batch, meter=meter) for batch in self.read_batches(batches))
@@ -92,7 +88,7 @@ class SpecDoor:
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> float:
         """The same of rows as `to_arrays` gives them, which a fit asks for again and again."""
-        return sum(total / count for total, count in self.predictor.sum_held(arrays, meter).tolist() if count)
+        return sum(total / count for total, count in self.predictor.sum_held(arrays, meter) if count)
 
     def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch with the weights that predictions use, without an update."""

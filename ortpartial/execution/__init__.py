@@ -25,6 +25,7 @@ from .graph_source import GraphPart, GraphSource
 from .held_rows import HeldRows
 from .hooks import has_hooks
 from .idle import IdleRunner
+from .inplace_engine import InplaceEngine
 from .interruption import interruptible
 from .loop import Loop
 from .mean import WeightedMean
@@ -35,11 +36,19 @@ from .prefetch import is_prefetching, prefetch
 from .program import Program, RunLocal, bind, directions
 from .progress import Bar, Progress, is_interactive
 from .runner import ProgramKey, StepRunner, is_symbolic
-from .selection import MANY_STEPS, register_engine, select_for_device, select_for_fit, select_for_length
+from .selection import (
+    MANY_STEPS,
+    needs_one_copy,
+    register_engine,
+    select_for_device,
+    select_for_fit,
+    select_for_length,
+)
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .sparse_rows import SparseRows, wrap_sparse
 from .step import Arrays, Shapes, Step, StepSource
+from .step_door import Means, StepDoor, describe_infinity
 from .step_engine import StepEngine
 from .stepper import Stepper
 from .task_context import TaskContext
@@ -52,12 +61,13 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
         _import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
-           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "Loop", "NativeEngine",
-           "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step",
-           "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView",
-           "Vector", "WeightedMean", "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
-           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "get_states",
-           "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
-           "refuse_batches", "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device",
-           "select_for_fit", "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training",
-           "wrap_sparse", "write_step"]
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "InplaceEngine", "Loop",
+           "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
+           "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
+           "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "choose_part", "count_batches",
+           "describe_arrays", "describe_graphs", "describe_infinity", "describe_settings", "describe_versions",
+           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
+           "is_interactive", "is_prefetching", "is_symbolic", "needs_one_copy", "prefetch", "refuse_batches",
+           "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
+           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
+           "write_step"]

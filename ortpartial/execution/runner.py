@@ -111,6 +111,8 @@ class StepRunner(ABC):
         self.changes = 0
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
+        #: The engine of the last length of a training, and its reason, by rows of a batch and steps.
+        self.lengths: dict[tuple[int, int], tuple[type[StepRunner], str]] = {}
         self._policy = ShapePolicy()
         #: Sources of further kinds of steps.
         self._policies: defaultdict[Hashable, ShapePolicy] = defaultdict(ShapePolicy)
@@ -242,9 +244,18 @@ class StepRunner(ABC):
 
         The average of no update is the weight itself.
         """
-        if self.use_average and name in self.source.averages and self.updates > self.source.average_start:
+        if self._is_averaged and name in self.source.averages:
             name = self.source.averages[name]
         return self._bound[self.side][name]
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.use_average and self.updates > self.source.average_start
+
+    @property
+    def place(self) -> tuple[StepRunner, int, bool]:
+        """The same as long as `find_used` returns the same memory."""
+        return self, self.side, self._is_averaged
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with a single set, it was not taken."""
@@ -319,14 +330,22 @@ class StepRunner(ABC):
         dict of str to numpy.ndarray
             All that the step returns.
         """
-        self.k.numpy()[...] = self.iteration + 1
-        program = self._call_program(feeds, kind)
-        outputs = program(self.side, feeds)
+        program, outputs = self._call(feeds, kind)
         if check is not None:
             check(outputs)
         self.side ^= program.turn  # With no call between them, for Ctrl-C to come in.
         self.iteration += 1
         return outputs
+
+    def evaluate(self, feeds: Arrays, kind: Hashable = None) -> dict[str, np.ndarray]:
+        """The results of `step`, which is not taken; `undo` has nothing to go back to then."""
+        return self._call(feeds, kind)[1]
+
+    def _call(self, feeds: Arrays, kind: Hashable) -> tuple[Call, dict[str, np.ndarray]]:
+        """Run a step on a batch into the other set of buffers; return its program and results."""
+        self.k.numpy()[...] = self.iteration + 1
+        program = self._call_program(feeds, kind)
+        return program, program(self.side, feeds)
 
     def _call_program(self, feeds: Arrays, kind: Hashable) -> Call:
         """The program of a batch of these shapes, which returns all that a step does."""

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import Entries, State
+from ortpartial.annotations import CallbackLike, Entries, Record, State
 from ortpartial.arguments import checked
 from ortpartial.checks import check_count
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.execution import Stepper
+from ortpartial.execution import Arrays, Batch, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
 from ortpartial.learning import accept_words
 from ortpartial.model import read_tensors, replace_file, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
-from .checks import check_inputs
+from .checks import check_inputs, check_mapping
+from .door import KitBatches, KitDoor
 from .inference import fill_model, predict
 from .manifest import Manifest, read_manifest
-from .order import draw_order
 from .state_file import pack_state, read_state
 from .step_source import KitSource
 
 __all__ = ["TrainingKit", "run_kit"]
+
+#: The stand-in for y: the rows of a kit have the targets among them.
+_NO_TARGET = ()
 
 #: The engines that take single steps.
 _ENGINES = ("step", "native")
@@ -57,6 +61,9 @@ class TrainingKit:
         The number of steps since the kit was exported.
     engine_, engine_reason_ : str
         The engine, and why it was chosen.
+    history_ : list of dict
+        A record of each epoch that `train` has ended, or begun: "loss" is the mean over its rows, and
+        "validation_loss" that over `X_val`.
 
     Raises
     ------
@@ -93,18 +100,23 @@ class TrainingKit:
         is_loaded = engine not in ("auto", "step")
         self._open(KitSource(folder, manifest, state, Device.parse(device), is_loaded), engine, steps_taken)
 
-    def _open(self, source: KitSource, engine: str, steps_taken: int) -> None:
+    def _open(self, source: KitSource, engine: str, steps_taken: int, history: Sequence[Record] = ()) -> None:
         """Start with the state of a source."""
         self._source, self._engine = source, engine
         self.folder, self.manifest = source.folder, source.manifest
         self._steps = Stepper(source, engine, _ENGINES, None)
-        self._steps.engine.iteration = steps_taken
+        runner = self._steps.engine
+        runner.iteration = steps_taken
+        idle = IdleRunner(runner.name, runner.reason, lambda: self.steps_taken, runner.turn, runner.local)
+        self._loop = Loop(idle, self._make_door(1), FitSettings())  # type: ignore[arg-type]
+        self._loop.records, self._loop.n_iter = list(history), len(history)
         #: The state as it was asked for since the last step, which the caller may have changed.
         self._shown: dict[str, np.ndarray] | None = None
 
     def __getstate__(self) -> State:
         source = replace(self._source, stored=self.state, sessions={})  # Files are opened again.
-        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken}
+        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken,
+                "history": self.history_}
 
     def __setstate__(self, state: Entries) -> None:
         self._open(**state)
@@ -113,6 +125,11 @@ class TrainingKit:
     def steps_taken(self) -> int:
         """The number of steps since the kit was exported."""
         return self._steps.engine.iteration
+
+    @property
+    def history_(self) -> list[Record]:
+        """A record of each epoch of `train`."""
+        return self._loop.records
 
     @property
     def engine_(self) -> str:
@@ -173,16 +190,44 @@ class TrainingKit:
         ConvergenceError
             The loss is NaN or infinite; the state remains as it was.
         """
+        return self._step(*self._check_batch(feeds))
+
+    def evaluate(self, feeds: Mapping[str, object]) -> dict[str, np.ndarray]:
+        """Compute the results of a step, without an update of the state.
+
+        Parameters
+        ----------
+        feeds : dict of str to array_like
+            As for `step`.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            As of `step`.
+
+        Raises
+        ------
+        DataError
+            As for `step`.
+        """
+        arrays, file = self._check_batch(feeds)
+        self._take_over()
+        return self._name_results(self._steps.engine.evaluate(arrays, file), file)
+
+    def _check_batch(self, feeds: Mapping[str, object]) -> tuple[Arrays, str]:
+        """The arrays of a batch, and the file of its step."""
         arrays = check_inputs(self.manifest.inputs, feeds)
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
-        return self._step(arrays, self.manifest.find_step(rows))
+        return arrays, self.manifest.find_step(rows)
 
     @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
-              on_step: Callable[[int, float], object] | None = None) -> np.ndarray:
+              on_step: Callable[[int, float], object] | None = None,
+              X_val: Mapping[str, object] | str | os.PathLike[str] | None = None,
+              callbacks: Sequence[CallbackLike] = (), timeout: float | None = None, verbose: int = 0) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
         Every runner takes the same rows: the rows of step k, counted from 0 since the kit was exported, are batch k mod
@@ -200,6 +245,14 @@ class TrainingKit:
             Of the order of the rows, from 0 to 2³² - 1.
         on_step : callable, optional
             Called with the number of steps taken and the loss, after each.
+        X_val : dict of str to array_like, or path, optional
+            Rows as `data`, whose mean results `history_` has for every epoch.
+        callbacks : sequence of callable
+            Functions of the kit, called after every epoch, and objects with hooks; True ends the training.
+        timeout : float, optional
+            Seconds, after which `DeadlineError` ends the training between two steps.
+        verbose : int
+            1 for a bar, 2 for a line an epoch.
 
         Returns
         -------
@@ -209,7 +262,9 @@ class TrainingKit:
         Raises
         ------
         SettingError
-            A number is out of range.
+            A setting is out of range.
+        DeadlineError
+            The time is over; the state is that of the steps until then.
         DataError, ConvergenceError
             As for `step`.
         """
@@ -221,17 +276,28 @@ class TrainingKit:
         rows = next(len(a) for a in arrays.values())
         if rows < size:
             raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
-        losses, epoch, order = np.empty(steps), -1, np.empty(0, np.int64)
-        for i in range(steps):
-            current, place = divmod(self.steps_taken, rows // size)
-            if current != epoch:
-                epoch, order = current, draw_order(seed, current, rows)
-            batch = order[place * size : (place + 1) * size]
-            outputs = self._step({n: a[batch] for n, a in arrays.items()}, file)
-            losses[i] = next(iter(outputs.values()))
+        batches = KitBatches(arrays, size, seed, lambda: self.steps_taken, self.steps_taken + steps)
+        losses: list[float] = []
+
+        def take(batch: Batch) -> float:
+            losses.append(next(iter(self._step(batch[0], file).values())).item())
             if on_step is not None:
-                on_step(self.steps_taken, float(losses[i]))
-        return losses
+                on_step(self.steps_taken, losses[-1])
+            return losses[-1]
+
+        loop = self._loop
+        loop.door, loop.settings = self._make_door(size), FitSettings(
+            max(1, batches.epochs), size, warm_start=True, callbacks=callbacks, timeout=timeout, verbose=verbose)
+        if steps:
+            validation = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
+            loop.fit(batches, None, None, *validation, FitTasks(self, loop, data, None),
+                     overrides=Overrides(train_step=take))
+        return np.array(losses)
+
+    def _make_door(self, size: int) -> KitDoor:
+        """The door to batches of so many rows."""
+        check = partial(check_inputs, self.manifest.inputs)
+        return KitDoor(size, None not in self.manifest.steps, check, self.evaluate)
 
     def model(self) -> ModelProto:
         """The inference model with the weights as they are now.
@@ -304,19 +370,20 @@ class TrainingKit:
 
     def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
         """Run a step on a batch that was checked."""
-        names = self._source.open(file).outputs[: len(self.manifest.outputs)]
-
-        def check_loss(outputs: Mapping[str, np.ndarray]) -> None:
-            loss = outputs[names[0]]
+        def check_loss(outputs: Arrays) -> None:
+            loss = next(iter(self._name_results(outputs, file).values()))
             if loss.size != 1:
                 raise ModelError(f"The step of the kit returns a loss of {loss.size} numbers, where one is expected: "
                                  f"export the kit again.")
             if not np.isfinite(loss).all():
-                raise ConvergenceError(f"The loss of step {self.steps_taken + 1} is not finite: the kit needs a "
-                                       f"smaller step size, or the data hold numbers that are none.")
+                raise ConvergenceError(self._loop.door.describe_divergence(loss.item(), self.steps_taken + 1, 0))
 
         self._take_over()
-        outputs = self._steps.step(arrays, file, check_loss)
+        return self._name_results(self._steps.step(arrays, file, check_loss), file)
+
+    def _name_results(self, outputs: Arrays, file: str) -> dict[str, np.ndarray]:
+        """The results of a step by their names in the manifest."""
+        names = self._source.open(file).outputs[: len(self.manifest.outputs)]
         return {t.name: outputs[n] for t, n in zip(self.manifest.outputs, names, strict=True)}
 
     def __repr__(self) -> str:

@@ -452,8 +452,11 @@ class Program(OptimizedState):
         function = self._open_evaluation(arrays := list(rows.rows.values()), meter)
         if not rows.is_bindable:
             return self._read(function, function(arrays, self.get_used), meter)
-        inputs = {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
-        return self._read(function, rows.run(function.session, inputs, self.local), meter)
+
+        def find_weights() -> dict[str, Buffer | np.ndarray]:
+            return {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
+
+        return self._read(function, rows.run(function.session, find_weights, self.local), meter)
 
     def _find_used(self, name: str) -> Buffer | np.ndarray:
         """The memory that `get_used` copies, where the runner has it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import FitSettings, HeldRows, Loop, Overrides, SparseRows, choose_part
+from ortpartial.execution import Batch, Door, HeldRows, Loop, Overrides, SparseRows, choose_part
 from ortpartial.learning import Meter
 
 from .compilation import Program
@@ -18,21 +18,15 @@ from .rows import cut, to_array
 
 __all__ = ["ModuleDoor"]
 
-#: A batch as the loop hands it on: the arrays by name or place; nothing stands beside them.
-Batch = tuple[Mapping[Data, np.ndarray], Data, Data]
 
-
-class ModuleDoor:
-    """The `Door` of a compiled module.
+class ModuleDoor(Door):
+    """The `Door` of a compiled module: a batch is the arrays by name or place, and nothing stands beside them.
 
     Parameters
     ----------
     program : Program
         The module.
     """
-
-    #: What errors call the target.
-    target = "y"
 
     def __init__(self, program: Program):
         self.program = program
@@ -43,10 +37,6 @@ class ModuleDoor:
         self._sums: defaultdict[str, float] = defaultdict(float)  # of the losses of the epoch that runs
 
     # -- data
-
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> tuple[Data, Data, Data]:
-        """X, y and sample_weight as they are."""
-        return X, y, sample_weight
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
@@ -61,14 +51,6 @@ class ModuleDoor:
     def rows(self) -> Mapping[str, np.ndarray]:
         """The rows that are trained."""
         return {} if self.loop is None else self.loop.rows
-
-    def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """The batch that some rows are."""
-        return arrays, None, None
-
-    def choose_size(self, rows: int) -> int:
-        """The number of rows of a batch."""
-        return rows
 
     def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
         """The batches that an iterable gives."""
@@ -101,21 +83,11 @@ class ModuleDoor:
             for batch in self.read_batches(data):
                 self.check_batch(batch)
 
-    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing to refuse."""
-
-    def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
-        """The number of rows."""
-        return float(len(next(iter(arrays.values()))))
-
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
         """The order of the rows follows from the seed and the number of batches seen."""
         return np.random.default_rng([*self.program.seed.view(np.uint32).tolist(), iteration])
 
     # -- steps
-
-    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
-        """A module goes on from where it is."""
 
     @property
     def overrides(self) -> Overrides:
@@ -199,12 +171,6 @@ class ModuleDoor:
         return {n: float(loss) for n, loss in losses.items() if loss.size == 1}
 
     # -- what is recorded
-
-    def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing is compared."""
-
-    def watch(self, loss: float) -> None:
-        """No schedule of a module follows a loss."""
 
     def describe_rate(self) -> float | None:
         """The step size of the last batch, where there is a single optimizer."""

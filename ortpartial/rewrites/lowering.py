@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.annotations import Inputs
 from ortpartial.autodiff import expand_composition
@@ -25,7 +25,7 @@ from ortpartial.graph import (
     topological,
     walk_nodes,
 )
-from ortpartial.model import Model, by_row, is_misread, load, walk_graphs
+from ortpartial.model import Model, bodies, by_row, is_misread, load, walk_graphs
 
 from .float64 import LOWERINGS, WITHOUT_FLOAT64, Formula
 from .protocol import count_case, numbered
@@ -101,10 +101,54 @@ def needs_lowering(model: ModelProto) -> bool:
     -------
     bool
     """
-    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
-             if (node.op_type in LOWERINGS and not node.domain) or node.domain == "com.microsoft"]
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node if _may_lack_kernel(node)]
     is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
-    return (bool(nodes) and (is_batchwise or _has_float64(model))) or is_misread(model)
+    reads_float64 = is_batchwise or (_has_float64(model) and _reads_float64(model))
+    return (bool(nodes) and reads_float64) or is_misread(model)
+
+
+def _may_lack_kernel(node: NodeProto) -> bool:
+    """Whether an operator is rewritten in float64."""
+    return (node.op_type in LOWERINGS and not node.domain) or node.domain == "com.microsoft"
+
+
+def _reads_float64(model: ModelProto) -> bool:
+    """Whether float64 may reach an operator without a kernel: a step counts in it, in a corner of its own.
+
+    Where not all types are plain, it may.
+    """
+    declared = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+    if model.functions or any(node.domain not in ("", "com.microsoft") for g in walk_graphs(model.graph)
+                              for node in g.node) or not all(v.type.tensor_type.elem_type for v in declared):
+        return True
+    return _spread_float64(model.graph, set())[0]
+
+
+def _spread_float64(graph: GraphProto, doubles: set[str]) -> tuple[bool, bool]:
+    """Whether float64 may reach an operator without a kernel, and an output of a graph that reads such values.
+
+    A Cast alone ends it; all other operators are taken to hand it on.
+    """
+    declared = [*graph.input, *graph.value_info, *graph.output]
+    doubles = doubles | {v.name for v in declared if v.type.tensor_type.elem_type == TensorProto.DOUBLE}
+    doubles |= {t.name for t in graph.initializer if t.data_type == TensorProto.DOUBLE}
+    doubles |= {t.values.name for t in graph.sparse_initializer if t.values.data_type == TensorProto.DOUBLE}
+    for node in graph.node:
+        is_double = not doubles.isdisjoint(node.input) or any(
+            a.t.data_type == TensorProto.DOUBLE or (a.name in _DTYPES and a.i == TensorProto.DOUBLE)
+            for a in node.attribute)
+        for body in bodies(node):
+            reaches, leaves = _spread_float64(body, doubles | {i.name for i in body.input} if is_double else doubles)
+            if leaves and not is_double:  # A loop may hand it to its next iteration.
+                is_double, (again, _) = True, _spread_float64(body, doubles | {i.name for i in body.input})
+                reaches |= again
+            if reaches:
+                return True, True
+        if is_double and _may_lack_kernel(node):
+            return True, True
+        if is_double and (node.op_type != "Cast" or any(a.i == TensorProto.DOUBLE for a in node.attribute)):
+            doubles.update(node.output)
+    return False, any(v.name in doubles for v in graph.output)
 
 
 @numbered("keep_dequantized")
@@ -158,6 +202,9 @@ def _check_kernels(model: Model) -> None:
                              f"{name}" + " of these attributes and sizes" * (name in LOWERINGS) +
                              "; make the model one of float32, or its sizes static.")
 
+
+#: Attributes that name a dtype.
+_DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 
 #: Operators through which onnxruntime moves a quantization.
 _MOVED_THROUGH = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import isfinite
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 
 import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DeadlineError
-from ortpartial.execution import Batch, FitSettings, Loop, Overrides
+from ortpartial.execution import Batch, FitSettings, Loop, Means, Overrides, StepDoor, describe_infinity
 from ortpartial.learning import Meter
 
 from .rows import count_rows
 from .session import TrainingSession
 
 __all__ = ["train_epochs"]
-
-#: Sums over rows of the outputs that are numbers, such as the loss, by name.
-Sums = defaultdict[str, float]
 
 #: The stand-in for y: the arrays of a training have the targets among them.
 _NO_TARGET = ()
@@ -92,11 +87,11 @@ def train_epochs(
             loop.fit(data, _NO_TARGET, None, validation, None if validation is None else _NO_TARGET,
                      overrides=door.overrides)
         except _End:
-            yield door.means, door.validate([(validation, None, None)]) if validation is not None else {}
+            yield door.means.read(), door.validate([(validation, None, None)]) if validation is not None else {}
             return
         except DeadlineError as e:  # It tells the time that was left.
             raise DeadlineError(late or str(e)) from None
-        means = {str(session.loss): loop.train_losses[-1]} if door.is_joined else door.means
+        means = {str(session.loss): loop.train_losses[-1]} if door.is_joined else door.means.read()
         yield means, door.validated if validation is not None else {}
 
 
@@ -104,7 +99,7 @@ class _End(Exception):
     """The caller has asked to end with the step that was taken."""
 
 
-class SessionDoor:
+class SessionDoor(StepDoor):
     """The `Door` of a stored training.
 
     Parameters
@@ -123,37 +118,23 @@ class SessionDoor:
         The rows that validate, if any.
     """
 
-    #: The name of the target in errors.
-    target = "the data"
-
     def __init__(self, session: TrainingSession, data: Mapping[str, np.ndarray], batch_size: int,
                  rng: np.random.Generator | None, after_step: Callable[[Mapping[str, float]], bool] | None,
                  validation: Mapping[str, np.ndarray]):
-        self.session, self.rng, self.after_step, self.batch_size = session, rng, after_step, batch_size
+        super().__init__(batch_size, session.batch_size is not None)
+        self.session, self.rng, self.after_step = session, rng, after_step
         #: Whether the runner takes all steps of an epoch.
         self.is_joined = (after_step is None and session.engine_ != "step" and session.loss is not None
-                          and session.batch_size is None and all(a.ndim for a in data.values()))
+                          and not self.is_fixed and all(a.ndim for a in data.values()))
         self.constant, self.validation_constant = ({n: a for n, a in rows.items() if not a.ndim}
                                                    for rows in (data, validation))
         self.epoch = self.steps = 0
-        self.validated: dict[str, float] = {}
 
     def begin_epoch(self) -> None:
-        """Forget the sums of the epoch before."""
+        """Forget the means of the epoch before."""
         self.epoch += 1
-        self._sums = Sums(float)
+        self.means = Means()  # Empty where the runner takes the steps.
         self._first: Mapping[str, np.ndarray] = {}
-
-    @property
-    def means(self) -> dict[str, float]:
-        """The means over the rows of the epoch so far; none where the runner takes the steps."""
-        return {n: total / self._sums[""] for n, total in self._sums.items() if n}
-
-    # -- data
-
-    def unpack(self, X: Data, y: Data, sample_weight: Data) -> Batch:
-        """The arrays as they are."""
-        return X, y, sample_weight
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:
@@ -164,38 +145,15 @@ class SessionDoor:
 
     def to_batch(self, arrays: Mapping[str, np.ndarray]) -> Batch:
         """The batch of some rows, filled up with the first rows of the epoch where the model declares its size."""
-        if self.session.batch_size is not None:
+        if self.is_fixed:
             self._first = self._first or arrays
             arrays = {n: np.concatenate([a, self._first[n]]).take(range(self.batch_size), 0, mode="wrap")
                       if len(a) < self.batch_size else a for n, a in arrays.items()}
         return arrays, None, None
 
-    def choose_size(self, rows: int) -> int:
-        """The number of rows of a batch."""
-        return rows
-
-    def read_batches(self, batches: Iterable[Data], *, with_target: bool = True) -> Iterator[Batch]:
-        """The batches as they are."""
-        return iter(batches)
-
-    def check_batch(self, batch: Batch) -> None:
-        """Nothing to refuse: all rows are checked before the loop begins."""
-
-    def check_counts(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing to refuse."""
-
-    def weigh(self, arrays: Mapping[str, np.ndarray]) -> float:
-        """The number of rows."""
-        return float(count_rows(arrays))
-
-    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
-        """A stored training goes on from where it is."""
-
     def draw_from(self, rng: np.random.Generator, iteration: int) -> np.random.Generator:
         """The generator of the caller."""
         return self.rng or rng
-
-    # -- steps
 
     @property
     def overrides(self) -> Overrides:
@@ -207,59 +165,23 @@ class SessionDoor:
         self.steps += 1
         arrays = batch[0]
         outputs = self.session.step({**arrays, **self.constant} if self.constant else arrays)
-        if (wrong := _add(self._sums, outputs, len(next(iter(arrays.values()), (0,))))) is not None:
+        try:
+            self.means.add(outputs, len(next(iter(arrays.values()), (0,))), f"step {self.steps} (epoch {self.epoch})")
+        except ConvergenceError:
             self.session.undo()
-            raise ConvergenceError(_describe(wrong, outputs[wrong].item(), f"step {self.steps} (epoch {self.epoch})"))
-        if self.after_step is not None and self.after_step(self.means):
+            raise
+        if self.after_step is not None and self.after_step(self.means.read()):
             raise _End
         return 0.0  # The means are ours, of all outputs.
 
-    def validate(self, batches: Iterable[Data], meter: Meter | None = None) -> dict[str, float]:
-        """The means over the rows without a step."""
-        sums = Sums(float)
-        for data, _, _ in batches:
-            order = np.arange(count_rows(data))
-            for start in range(0, len(order), self.batch_size):
-                size = len(order) if self.session.batch_size is None else start + self.batch_size
-                rows = order.take(range(start, min(start + self.batch_size, size)), mode="wrap")
-                outputs = self.session.evaluate({n: a[rows] if a.ndim else a for n, a in data.items()})
-                if (wrong := _add(sums, outputs, len(rows))) is not None:
-                    raise ConvergenceError(_describe(wrong, outputs[wrong].item(), "the validation"))
-        self.validated = {n: total / sums[""] for n, total in sums.items() if n}
-        return self.validated
+    def evaluate(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of a step that is not taken."""
+        return self.session.evaluate(arrays)
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> dict[str, float]:
         """The same of rows as `to_arrays` gives them."""
-        return self.validate([({**arrays, **self.validation_constant}, None, None)], meter)
-
-    # -- records
-
-    def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Nothing is compared."""
-
-    def watch(self, loss: float) -> None:
-        """No schedule follows a loss."""
-
-    def describe_rate(self) -> None:
-        """None: the step size is among the values of a step."""
+        return super().validate_held({**arrays, **self.validation_constant}, meter)
 
     def describe_divergence(self, loss: float, iteration: int, epoch: int) -> str:
         """The message about a loss that is not finite."""
-        return _describe(str(self.session.loss), loss, f"step {iteration} (epoch {epoch})")
-
-
-def _add(sums: Sums, outputs: Mapping[str, np.ndarray], rows: int) -> str | None:
-    """Add the outputs of a batch that are numbers to their sums over rows; return the name of an infinite output."""
-    for n, v in outputs.items():
-        if v.size == 1 and v.dtype.kind == "f":
-            number = v.item()
-            if not isfinite(number):
-                return n
-            sums[n] += rows * number
-    sums[""] += rows
-    return None
-
-
-def _describe(name: str, number: float, where: str) -> str:
-    """The message about an output that is not finite."""
-    return f"The output {name!r} is {number} in {where}; lower the learning rate, or scale the data."
+        return describe_infinity(str(self.session.loss), loss, f"step {iteration} (epoch {epoch})")

@@ -1,18 +1,14 @@
-"""Recognition of a stored training: which losses, penalty and optimizer the algorithm of a model stands for.
+"""Recognition of a stored training: which losses and optimizer the algorithm of a model stands for.
 
-Models of `to_training_info` have it in their metadata: see record.py. Of models from elsewhere, of a former version, or
-edited since, the algorithm and every training that it may stand for are written as formulas. Where the formulas agree
-but for their numbers, the numbers tell the settings.
+Models of `to_training_info` have their settings in their metadata: see record.py. Of models from elsewhere, or edited
+since, plain losses, gradient descent and the optimizers of the standard are recognized.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
-from itertools import chain, permutations, product
-from math import isclose
+from collections.abc import Iterator, Mapping
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -24,34 +20,13 @@ from ortpartial.learning import (
     AbsoluteLearningLoss,
     BaseLearningLoss,
     BaseLearningRate,
-    ConstantSchedule,
-    CosineSchedule,
-    ElasticLearningLoss,
-    ElasticLearningPenalty,
-    FocalLearningLoss,
-    HingeLearningLoss,
-    HuberLearningLoss,
-    InvScalingSchedule,
-    LearningRateAdafactor,
     LearningRateAdagrad,
     LearningRateAdam,
-    LearningRateAdamW,
-    LearningRateLAMB,
-    LearningRateLion,
-    LearningRateNAdam,
-    LearningRateRAdam,
-    LearningRateRMSProp,
     LearningRateSGD,
     LearningRateSGDNesterov,
     NegLogLearningLoss,
-    NextTokenLearningLoss,
-    PoissonLearningLoss,
-    PolynomialSchedule,
-    Schedule,
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
-    StepSchedule,
-    WarmUpSchedule,
     weighted_mean,
 )
 from ortpartial.model import load, read
@@ -64,36 +39,12 @@ from .record import StoredTraining, read_record
 
 __all__ = ["recognize_training"]
 
-#: A formula without its numbers, and these.
-Written = tuple[str, list[Any]]
-
 #: How many states of each tensor an operator of the standard has.
 _STATES = {"Adagrad": 1, "Adam": 2, "Momentum": 1}
 
-# Settings that formulas are written with: numbers by which a setting is found again, and 0 where it has no term then.
-_SCHEDULES = (ConstantSchedule(), InvScalingSchedule(0.37), StepSchedule(n=7777, factor=0.41),
-              CosineSchedule(n=7777), CosineSchedule(n=7777, minimum=0.0043), PolynomialSchedule(n=7777))
-_RATES = (LearningRateSGD(0.0123), LearningRateAdagrad(0.0123, epsilon=0.0017),
-          *(LearningRateSGDNesterov(0.0123, momentum=0.73, nesterov=ahead) for ahead in (False, True)),
-          *(LearningRateAdam(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, epsilon_hat=hat) for hat in (False, True)),
-          *(LearningRateAdamW(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, epsilon_hat=hat, weight_decay=0.19)
-            for hat in (False, True)),
-          *(LearningRateRMSProp(0.0123, alpha=0.73, epsilon=0.0017, momentum=momentum, centered=centered)
-            for momentum in (0.0, 0.69) for centered in (False, True)),
-          LearningRateSGD(0.0123, weight_decay=0.19),
-          *(LearningRateSGDNesterov(0.0123, momentum=0.73, nesterov=ahead, weight_decay=0.19)
-            for ahead in (False, True)),
-          *(LearningRateLion(0.0123, beta1=0.73, beta2=0.69, weight_decay=decay) for decay in (0.0, 0.19)),
-          *(kind(0.0123, beta1=0.73, beta2=0.69, epsilon=0.0017, weight_decay=decay)
-            for kind in (LearningRateNAdam, LearningRateRAdam, LearningRateLAMB) for decay in (0.0, 0.19)),
-          *(LearningRateAdafactor(0.0123, weight_decay=decay, decay_power=0.73, least_scale=0.0043, threshold=1.69)
-            for decay in (0.0, 0.19)))
-_LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), HuberLearningLoss(0.73), ElasticLearningLoss(0.73, 0.69),
-           ElasticLearningLoss(0, 0.69), ElasticLearningLoss(0.73, 0), NegLogLearningLoss(), HingeLearningLoss(),
-           PoissonLearningLoss(), SoftmaxCrossEntropyLearningLoss(), SoftmaxCrossEntropyLearningLoss(ignore_index=None),
-           FocalLearningLoss(1.73, 0.19), FocalLearningLoss(1.73, None), NextTokenLearningLoss(),
-           NextTokenLearningLoss(ignore_index=None))
-_PENALTIES = (ElasticLearningPenalty(l1=0.73), ElasticLearningPenalty(l2=0.69))
+#: The losses that are recognized.
+_LOSSES = (SquareLearningLoss(), AbsoluteLearningLoss(), NegLogLearningLoss(), SoftmaxCrossEntropyLearningLoss(),
+           SoftmaxCrossEntropyLearningLoss(ignore_index=None))
 
 
 def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> StoredTraining:
@@ -103,8 +54,8 @@ def recognize_training(model: ModelProto | bytes | str | os.PathLike[str]) -> St
     ----------
     model : onnx.ModelProto, bytes or path
         A model with ``training_info`` of a single entry: written by `to_training_info`, with its settings in the
-        metadata, or a model in which a Gradient node differentiates losses of the outputs, plus a penalty, and an
-        optimizer of the library updates the weights, or an operator of the standard.
+        metadata; or a model in which a Gradient node differentiates the sum of means of square or absolute errors, log
+        losses or cross-entropies of the outputs, and Adagrad, Adam, Momentum or w - rate · gradient updates weights.
 
     Returns
     -------
@@ -140,11 +91,9 @@ class _Algorithm:
     """
 
     def __init__(self, proto: ModelProto, inference: ModelProto):
-        self.graph = proto.training_info[0].algorithm
+        self.graph, self.inference = proto.training_info[0].algorithm, inference
         self.update = pairs(proto.training_info[0].update_binding)
-        self.formula = _Formula([proto.graph, self.graph], frozenset(self.update))
-        self.inference = inference
-        self.model = load(self.inference, ties="file")
+        self.formula = _Formula(proto.graph, self.graph)
         self.weights = [t.name for t in proto.graph.initializer if t.name in self.update]
         self.counter = self._find_counter()
 
@@ -153,23 +102,26 @@ class _Algorithm:
         if not self.weights:
             raise _unrecognized("it updates no initializer of the inference graph")
         objective, gradients = self._find_gradients()
-        rates: list[BaseLearningRate] = []
+        rates: dict[str, BaseLearningRate] = {}
         states: dict[tuple[str, str], np.ndarray] = {}
         for w in self.weights:
-            rate, named = self._recognize_update(w, gradients[w], rates[:1])
-            rates.append(rate)
-            shape = self.model.initializers[w].shape or ()
-            states |= {(w, s): self.formula.constants[n]
-                       for s, n in zip(rate.state_shapes(shape), named, strict=True)}
-        rate, factors = _split_factors(dict(zip(self.weights, rates, strict=True)))
+            rates[w], named = self._recognize_update(w, gradients[w])
+            states |= {(w, s): self.formula.constants[n] for s, n in zip(rates[w].state, named, strict=True)}
+        rate, *others = rates.values()
+        if any(other != rate for other in others):
+            raise _unrecognized("it updates weights by different optimizers")
         if len(states) + len(self.weights) + bool(self.counter) != len(self.update):
             raise _unrecognized("it updates more than weights, the states of its optimizer and a counter")
-        losses, penalty = self._recognize_terms(self.formula.list_terms(objective))
-        is_alone = len([v for v in self.model.outputs.values() if v.is_float]) == 1
+        outputs = {n: v for n, v in load(self.inference, ties="file").outputs.items() if v.is_float}
+        losses: dict[str, BaseLearningLoss] = {}
+        for term in self.formula.list_terms(objective):
+            output, loss = self._recognize_loss(term, outputs)
+            if output in losses:
+                raise _unrecognized(f"it has two losses of {output!r}")
+            losses[output] = loss
         # Training mode is not recognized.
         settings = {"weights_to_train": self.weights, "train_mode": False, "learning_rate": rate,
-                    "rate_factors": factors or None, "learning_penalty": penalty,
-                    "learning_loss": next(iter(losses.values())) if is_alone else losses}
+                    "learning_loss": losses if len(outputs) > 1 else next(iter(losses.values()))}
         iteration = int(self.formula.constants[self.counter]) if self.counter else 0
         return StoredTraining(self.inference, settings, states, iteration)
 
@@ -178,7 +130,7 @@ class _Algorithm:
         for key, value in self.update.items():
             node = self.formula.node(value)
             terms = node.input if node is not None and node.op_type == "Add" else ()
-            if key not in self.weights and key in terms and 1 in [self.formula.number(x) for x in terms]:
+            if key not in self.weights and key in terms and 1 in map(self.formula.number, terms):
                 return key
         return ""
 
@@ -188,9 +140,9 @@ class _Algorithm:
         gradients: dict[str, str] = {}
         for node in self.graph.node:
             if (node.domain, node.op_type) == (DOMAIN, "Gradient"):
-                a = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-                xs, zs = ([n.decode() for n in a.get(which, ())] for which in ("xs", "zs"))
-                if list(node.input) == [*xs, *zs]:
+                a = _read_attributes(node)
+                xs = [n.decode() for n in a["xs"]]
+                if list(node.input) == [*xs, *(n.decode() for n in a.get("zs", ()))]:
                     objectives.add(a["y"].decode())
                     gradients.update(zip(xs, node.output, strict=False))
         if len(objectives) != 1:
@@ -199,173 +151,95 @@ class _Algorithm:
             raise _unrecognized(f"it has no Gradient of {missing[0]!r}")
         return objectives.pop(), gradients
 
-    def _recognize_update(self, w: str, gradient: str, likely: Sequence[BaseLearningRate]
-                          ) -> tuple[BaseLearningRate, tuple[str, ...]]:
+    def _recognize_update(self, w: str, gradient: str) -> tuple[BaseLearningRate, list[str]]:
         """The optimizer of a weight, and the initializers that are its states, in their order."""
-        symbols = {w: "w", gradient: "g"} | ({self.update[self.counter]: "k"} if self.counter else {})
-        known = {*self.weights, self.counter}
-        stored = [n for n in self.formula.list_read(self.update[w], symbols) if n in self.update and n not in known]
-        v = self.model.initializers[w]
-        for states in permutations(stored):
-            names = {**symbols, **{n: f"s{i}" for i, n in enumerate(states)}}
-            results = [self.formula.write(self.update[n], names) for n in (w, *states)]
-            candidates = chain(likely, _list_rates(len(states), v.shape or ()))
-            rate = _fit(candidates, results, partial(_write_rate, weight=v))
-            if rate is not None:
+        node, end = self.formula.node(self.update[w]), self.formula.end
+        if node is not None and node.domain == DOMAIN and node.op_type in _STATES:
+            r, t, *tensors = node.input
+            count, first = len(tensors) // (2 + _STATES[node.op_type]), list(node.output).index(end(self.update[w]))
+            x, g, *states = tensors[first::count]
+            new = [end(self.update.get(n, "")) for n in (x, *states)]
+            rate = self._read_rate(node, self.formula.number(r), end(t))
+            if x == w and end(g) == gradient and new == list(node.output)[first::count] and rate is not None:
                 return rate, states
-        raise _unrecognized(f"the update of {w!r} is that of no optimizer and schedule of the library that is "
-                            f"recognized")
+        elif node is not None and node.op_type == "Sub" and node.input[0] == w:
+            scaled = self.formula.node(node.input[1])
+            terms = list(map(end, scaled.input)) if scaled is not None and scaled.op_type == "Mul" else []
+            numbers = [n for n in map(self.formula.number, terms) if n is not None]
+            if gradient in terms and numbers:
+                return LearningRateSGD(_shortest(numbers[0])), []
+        if (plain := self._recognize_adam(w, gradient)) is not None:
+            return plain
+        raise _unrecognized(f"the update of {w!r} is neither w - rate · gradient nor an optimizer of the standard")
 
-    def _recognize_terms(self, terms: Sequence[str]) -> tuple[dict[str, BaseLearningLoss], Any]:
-        """The losses of the outputs, and the penalty of the weights, whose sum is differentiated."""
-        losses: dict[str, BaseLearningLoss] = {}
-        penalties: dict[str, ElasticLearningPenalty] = {}
-        for term in terms:
-            if (recognized := self._recognize_loss(term)) is not None:
-                if recognized[0] in losses:
-                    raise _unrecognized(f"it has two losses of {recognized[0]!r}")
-                losses.update([recognized])
-            else:
-                w, part = self._recognize_penalty(term)
-                penalty = penalties.get(w, ElasticLearningPenalty())
-                penalties[w] = replace(penalty, l1=penalty.l1 + part.l1, l2=penalty.l2 + part.l2)
-        if not penalties:
-            return losses, None
-        shapes = {w: self.model.initializers[w].shape or () for w in self.weights}
-        first, *others = penalties.values()
-        for penalty in (first, replace(first, penalize_biases=True)):
-            penalized = {w for w in self.weights if penalty.applies_to(shapes[w])}
-            if penalized == penalties.keys() and all(other == first for other in others):
-                return losses, penalty
-        raise _unrecognized("its penalty is not the same for all weights")
-
-    def _recognize_loss(self, term: str) -> tuple[str, BaseLearningLoss] | None:
-        """The output that a term is a loss of, and the loss."""
-        inputs = [i.name for i in self.graph.input]
-        for output, y in self.model.outputs.items():
-            for names in (names for count in (1, 2) for names in permutations(inputs, count)):
-                result = self.formula.write(term, {output: "y", **dict(zip(names, "tw", strict=False))}, y.rank)
-                for means in _list_means(y):
-                    if (loss := _fit(_LOSSES, [result], means)) is not None:
-                        return output, loss
+    def _recognize_adam(self, w: str, gradient: str) -> tuple[BaseLearningRate, list[str]] | None:
+        """Adam with its default settings in plain operators, as `to_training_info` wrote it before it kept a record."""
+        symbols = {w: "w", gradient: "g", self.formula.end(self.update.get(self.counter, "")): "k"}
+        read = self.formula.list_read(self.update[w], symbols)
+        v, names = variable("w", self.formula.constants[w].dtype, self.formula.constants[w].shape), ("g", "s0", "s1")
+        g, *states = (variable(n, v.dtype, v.shape) for n in names)
+        inputs = {"w": v, "g": g, "s0": states[0], "s1": states[1], "k": variable("k", np.int64, [])}
+        numbers = [number for n in read if (number := self.formula.number(n)) is not None and n not in self.update]
+        for number in [number for number in numbers if number.dtype == v.dtype and 0 < number < np.inf]:
+            rate = LearningRateAdam(_shortest(number))
+            after = dict(zip("abc", StoredRate(rate, as_node=False).apply(v, g, inputs["k"], *states), strict=True))
+            formula = _Formula(build(inputs, after).graph)
+            written = [formula.write(n, {i: i for i in inputs}, v.rank) for n in after]
+            for named in permutations([n for n in read if n in self.update and n not in (w, self.counter)], 2):
+                ours = symbols | dict(zip(named, names[1:], strict=True))
+                if [self.formula.write(self.update[n], ours, v.rank) for n in (w, *named)] == written:
+                    return rate, list(named)
         return None
 
-    def _recognize_penalty(self, term: str) -> tuple[str, ElasticLearningPenalty]:
-        """The weight that a term is the penalty of, and the penalty."""
-        for w in self.weights:
-            v = self.model.initializers[w]
-            penalty = _fit(_PENALTIES, [self.formula.write(term, {w: "w"}, v.rank)], partial(_write_penalty, weight=v))
-            if penalty is not None:
-                return w, penalty
+    def _read_rate(self, node: NodeProto, rate: Any, t: str) -> BaseLearningRate | None:
+        """The optimizer that an operator of the standard is, if it is any; T counts in Adam alone."""
+        a = _read_attributes(node)
+        numbers = {n: _shortest(np.float32(v)) for n, v in a.items() if isinstance(v, float)}
+        unread = [numbers.get(n, 0) for n in ("norm_coefficient", "norm_coefficient_post", "decay_factor")]
+        if rate is None or any(unread):
+            return None
+        eta = _shortest(rate)
+        if node.op_type == "Adagrad":
+            return LearningRateAdagrad(eta, epsilon=numbers["epsilon"])
+        if node.op_type == "Momentum" and a["beta"] == 1:
+            return LearningRateSGDNesterov(eta, momentum=numbers["alpha"], nesterov=a["mode"] == b"nesterov")
+        if node.op_type == "Adam" and self.counter and t == self.formula.end(self.update[self.counter]):
+            return LearningRateAdam(eta, beta1=numbers["alpha"], beta2=numbers["beta"], epsilon=numbers["epsilon"],
+                                    epsilon_hat=True)
+        return None
+
+    def _recognize_loss(self, term: str, outputs: Mapping[str, Value]) -> tuple[str, BaseLearningLoss]:
+        """The output that a term is a loss of, and the loss."""
+        inputs = [i.name for i in self.graph.input]
+        for output, y in outputs.items():
+            formulas = {self.formula.write(term, {output: "y", **dict(zip(names, "tw", strict=False))}, y.rank)
+                        for count in (1, 2) for names in permutations(inputs, count)}
+            for loss, formula in _list_losses(y):
+                if formula in formulas:
+                    return output, loss
         raise _unrecognized("its loss is none of the library that is recognized")
 
 
-def _list_rates(states: int, shape: Sequence[Any]) -> Iterator[BaseLearningRate]:
-    """The optimizers that have so many states of a weight of this shape, with all schedules."""
-    warmed = [*_SCHEDULES, *(WarmUpSchedule(s, n=5555) for s in _SCHEDULES)]
-    for rate, schedule in product(_RATES, warmed):
-        if len(rate.state_shapes(shape)) == states:
-            yield replace(rate, schedule=schedule)
-
-
-def _split_factors(rates: Mapping[str, BaseLearningRate]) -> tuple[BaseLearningRate, dict[str, float]]:
-    """The optimizer of all weights, and the factors of constant rates that differ from the first."""
-    first = next(iter(rates.values()))
-    if not all(isinstance(rate.schedule, ConstantSchedule) for rate in rates.values()):
-        return _join_rates(rates), {}
-    factors = {w: rate.eta0 / first.eta0 for w, rate in rates.items() if rate.eta0 != first.eta0}
-    return _join_rates({w: replace(rate, eta0=first.eta0) for w, rate in rates.items()}), factors
-
-
-def _join_rates(rates: Mapping[str, BaseLearningRate]) -> BaseLearningRate:
-    """The optimizer of all weights, of which some may not decay."""
-    rate = max(rates.values(), key=lambda rate: getattr(rate, "weight_decay", 0.0))
-    excluded = [w for w, other in rates.items() if other != rate]
-    settings = [f.name for f in fields(rate) if f.name not in ("weight_decay", "no_decay")]
-    for other in (rates[w] for w in excluded):
-        is_alike = all(getattr(other, n, getattr(rate, n)) == getattr(rate, n) for n in settings)
-        if not is_alike or not isinstance(rate, type(other)) or getattr(other, "weight_decay", 0.0) != 0:
-            raise _unrecognized("it updates weights by different optimizers")
-    return replace(rate, no_decay=tuple(excluded)) if excluded else rate  # type: ignore[call-arg]
-
-
-def _write_rate(rate: BaseLearningRate, weight: Value) -> list[Written]:
-    """The formulas of a weight and its states after a step: with an operator of the standard, and without."""
-    shape = weight.shape or ()
-    shapes = {"w": shape, "g": shape, **{f"s{i}": s for i, s in enumerate(rate.state_shapes(shape).values())}}
-    names = list(shapes)
-    w, g, *states = (variable(n, weight.dtype, size) for n, size in shapes.items())
-    k = variable("k", np.int64, [])
-    inputs = dict(zip([*names, "k"], [w, g, *states, k], strict=True))
-    return [_write(inputs, v) for v in StoredRate(rate, as_node=True).apply(w, g, k, *states)]
-
-
-def _write_penalty(penalty: ElasticLearningPenalty, weight: Value) -> list[Written]:
-    """The formula of the penalty of a weight."""
-    w = Value(weight.type, hint="w")
-    return [_write({"w": w}, penalty(w), w.rank)]
-
-
-def _list_means(y: Value) -> Iterator[Callable[[BaseLearningLoss], list[Written]]]:
-    """How the mean of a loss over the rows of an output may be written: here, with weights, and by others."""
-    def write(mean: Callable[[BaseLearningLoss, Value, Value, Value], Value | None]
-              ) -> Callable[[BaseLearningLoss], list[Written]]:
-        def formula(loss: BaseLearningLoss) -> list[Written]:
-            try:
-                target = loss.target_shape(y.shape or ())
-            except GraphError:
-                return []
-            named = Value(y.type, hint="y")
-            t = variable("t", y.dtype if loss.target_dtype is None else loss.target_dtype, target)
-            w = variable("w", y.dtype, (y.shape or ())[:1])
-            v = mean(loss, named, t, w)
-            return [] if v is None else [_write({"y": named, "t": t, "w": w}, v, y.rank)]
-        return formula
-
-    if not y.is_float or not y.rank:
-        return
-    is_labels = SoftmaxCrossEntropyLearningLoss
-    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t), None, loss.counts(y, t)))
-    yield write(lambda loss, y, t, w: weighted_mean(loss(y, t), w, loss.counts(y, t)))
-    yield write(lambda loss, y, t, w: None if type(loss) is is_labels else op.ReduceMean(loss(t, y)))
-    yield write(lambda loss, y, t, w: op.SoftmaxCrossEntropyLoss(y, t) if type(loss) is is_labels else None)
-    yield write(lambda loss, y, t, w: op.NegativeLogLikelihoodLoss(op.LogSoftmax(y, axis=1), t)
-                if type(loss) is is_labels else None)
-
-
-# -- settings from numbers
-
-
-def _fit(pieces: Any, results: Sequence[Written], write: Callable[[Any], list[Written]]) -> Any:
-    """The first piece that can be written as these results, with the settings that follow from their numbers."""
-    texts = [text for text, _ in results]
-    numbers = [number for _, numbers in results for number in numbers]
-    for piece in pieces:
-        written = write(piece)
-        if [text for text, _ in written] == texts:
-            own = [number for _, numbers in written for number in numbers]
-            fitted = _replace_numbers(piece, list(zip(own, numbers, strict=True)))
-            if [n for _, numbers in write(fitted) for n in numbers] == numbers:
-                return fitted
-    return None
-
-
-def _replace_numbers(piece: Any, numbers: Sequence[tuple[Any, Any]]) -> Any:
-    """A piece with other settings: where a formula has the number of a setting, the number of the other formula."""
-    changes: dict[str, Any] = {}
-    for f in fields(piece):
-        value = getattr(piece, f.name)
-        if isinstance(value, Schedule):
-            changes[f.name] = _replace_numbers(value, numbers)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value:
-            new = [b for a, b in numbers if isclose(a, value, rel_tol=1e-6)]
-            new = new or [-b for a, b in numbers if isclose(-a, value, rel_tol=1e-6)]
-            halves = [2 * b for a, b in numbers if isclose(a, value / 2, rel_tol=1e-6)]
-            if new or halves:
-                # In double precision where a formula has it so: 1 - βᵏ, for example.
-                best = max(new or halves, key=lambda n: n.dtype.itemsize)
-                changes[f.name] = type(value)(_shortest(best))
-    return replace(piece, **changes)
+def _list_losses(y: Value) -> Iterator[tuple[BaseLearningLoss, str]]:
+    """Losses of an output, and how their means over the rows are written: here, with weights, and by others."""
+    shape = y.shape or ()
+    for loss in _LOSSES if y.rank else ():
+        try:
+            target = loss.target_shape(shape)
+        except GraphError:
+            continue
+        named, w = Value(y.type, hint="y"), variable("w", y.dtype, shape[:1])
+        t = variable("t", y.dtype if loss.target_dtype is None else loss.target_dtype, target)
+        means = [weighted_mean(loss(named, t), weights, loss.counts(named, t)) for weights in (None, w)]
+        if isinstance(loss, SoftmaxCrossEntropyLearningLoss):
+            means += [op.SoftmaxCrossEntropyLoss(named, t),
+                      op.NegativeLogLikelihoodLoss(op.LogSoftmax(named, axis=1), t)]
+        else:
+            means.append(op.ReduceMean(loss(t, named)))
+        for mean in means:
+            names = {n: n for n in "ytw"}
+            graph = build({"y": named, "t": t, "w": w}, {"result": mean}).graph
+            yield loss, _Formula(graph).write("result", names, y.rank)
 
 
 def _shortest(number: Any) -> float:
@@ -373,44 +247,37 @@ def _shortest(number: Any) -> float:
     return float(str(number))
 
 
-# -- formulas
-
-
-def _write(inputs: Mapping[str, Value], v: Value, rank: int = -1) -> Written:
-    """The formula of a value."""
-    graph = build(inputs, {"result": v}).graph
-    return _Formula([graph], frozenset()).write("result", {n: n for n in inputs}, rank)
+def _read_attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node, with the defaults of its schema."""
+    schema = defs.get_schema(node.op_type, node.domain) if defs.has(node.op_type, node.domain) else None
+    default = {n: helper.get_attribute_value(a.default_value) for n, a in (schema.attributes if schema else {}).items()
+               if a.default_value.name}
+    return {**default, **{a.name: helper.get_attribute_value(a) for a in node.attribute}}
 
 
 class _Formula:
-    """The nodes and constants of graphs, written as formulas that equal expressions share.
+    """The nodes and constants of graphs, which may read tensors of one another, written as formulas."""
 
-    Parameters
-    ----------
-    graphs : list of onnx.GraphProto
-        The graphs, which may read tensors of one another.
-    changing : frozenset of str
-        The initializers that are no constants.
-    """
-
-    def __init__(self, graphs: list[GraphProto], changing: frozenset[str]):
+    def __init__(self, *graphs: GraphProto):
         self.nodes = {o: node for g in graphs for node in g.node for o in node.output if o}
         self.constants = {t.name: numpy_helper.to_array(t) for g in graphs for t in g.initializer}
-        self.changing = changing
         for name, node in self.nodes.items():
             if node.op_type == "Constant" and node.attribute[0].type == AttributeProto.TENSOR:
                 self.constants[name] = numpy_helper.to_array(node.attribute[0].t)
 
+    def end(self, name: str) -> str:
+        """The tensor that a tensor is, behind Identity nodes."""
+        while name in self.nodes and self.nodes[name].op_type == "Identity":
+            name = self.nodes[name].input[0]
+        return name
+
     def node(self, name: str) -> NodeProto | None:
         """The node that gives a tensor, but for Identity."""
-        node = self.nodes.get(name)
-        while node is not None and node.op_type == "Identity":
-            node = self.nodes.get(node.input[0])
-        return node
+        return self.nodes.get(self.end(name))
 
     def number(self, name: str) -> Any:
         """A constant of a single element, a scalar of numpy; None for anything else."""
-        array = None if name in self.changing else self.constants.get(name)
+        array = self.constants.get(self.end(name))
         return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
     def list_terms(self, name: str) -> list[str]:
@@ -421,53 +288,28 @@ class _Formula:
         return [term for x in node.input for term in self.list_terms(x)]
 
     def list_read(self, name: str, ends: Mapping[str, str]) -> list[str]:
-        """The initializers that a tensor depends on, without the initializers behind some other tensors."""
-        if name in ends or name not in self.nodes:
-            return [name] if name in self.constants else []
-        inputs = self._inputs(self.nodes[name], list(self.nodes[name].output).index(name))
-        return list(dict.fromkeys(n for x in inputs for n in self.list_read(x, ends)))
+        """The constants that a tensor depends on, without those behind some other tensors."""
+        name = self.end(name)
+        if name in ends or name not in self.nodes or name in self.constants:
+            return [name] if name in self.constants and name not in ends else []
+        return list(dict.fromkeys(n for x in self.nodes[name].input for n in self.list_read(x, ends)))
 
-    def _inputs(self, node: NodeProto, index: int) -> list[str]:
-        """The inputs that an output depends on: an optimizer of the standard updates several tensors."""
-        if node.domain != DOMAIN or node.op_type not in _STATES:
-            return [x for x in node.input if x]
-        a = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        r, t, *rest = node.input
-        n = len(rest) // (2 + _STATES[node.op_type])
-        # T has no effect without decay or, in Momentum, where every gradient counts as the first does.
-        counts = a.get("decay_factor", 0.0) or a.get("beta", 1.0) != 1 or node.op_type == "Adam"
-        return [r, *([t] if counts else []), *rest[index % n :: n]]
-
-    def write(self, name: str, symbols: Mapping[str, str], rank: int = -1) -> Written:
+    def write(self, name: str, symbols: Mapping[str, str], rank: int) -> str:
         """The formula of a tensor, by symbols for some others; a mean over all of `rank` axes is a mean over all."""
+        name = self.end(name)
         if name in symbols:
-            return symbols[name], []
-        if (number := self.number(name)) is not None:
-            return "#", [number]
-        if name not in self.nodes or name in self.constants:
-            return repr(self.constants[name].tolist()) if name in self.constants else name, []
-        node = self.nodes[name]
-        if node.op_type == "Identity":
-            return self.write(node.input[0], symbols, rank)
-        index = list(node.output).index(name)
-        inputs = [self.write(x, symbols, rank) for x in self._inputs(node, index)]
-        op_type, (attributes, numbers) = node.op_type, _list_attributes(node)
-        if node.op_type in ("Add", "Mul"):
-            inputs.sort(key=lambda written: written[0])
+            return symbols[name]
+        if name in self.constants:
+            array = self.constants[name]
+            return repr(float(array.item()) if array.size == 1 and array.dtype.kind in "fiu" else array.tolist())
+        if (node := self.nodes.get(name)) is None:
+            return name
+        inputs = [self.write(x, symbols, rank) for x in node.input if x]
+        op_type, attributes = node.op_type, [f"{n}={v}" for n, v in sorted(_read_attributes(node).items())]
+        if op_type in ("Add", "Mul"):
+            inputs.sort()
         if op_type == "Mul" and inputs[0] == inputs[1]:
-            op_type, inputs = "Pow", [inputs[0], ("#", [np.float32(2)])]
-        if op_type in ("ReduceMean", "ReduceSum") and inputs[1:] in ([], [(repr(list(range(rank))), [])]):
+            op_type, inputs = "Pow", [inputs[0], "2.0"]
+        if op_type in ("ReduceMean", "ReduceSum") and inputs[1:] in ([], [repr(list(range(rank)))]):
             inputs, attributes = inputs[:1], []
-        numbers = [n for _, written in inputs for n in written] + numbers
-        place = index // max(1, (len(node.input) - 2) // (2 + _STATES[op_type])) if op_type in _STATES else index
-        return f"{op_type}.{place}({', '.join([*(text for text, _ in inputs), *attributes])})", numbers
-
-
-def _list_attributes(node: NodeProto) -> tuple[list[str], list[Any]]:
-    """The attributes of a node that are not the default, and the numbers among them, which are all listed."""
-    schema = defs.get_schema(node.op_type, node.domain) if defs.has(node.op_type, node.domain) else None
-    default = {n: helper.get_attribute_value(a.default_value) for n, a in (schema.attributes if schema else {}).items()
-               if a.default_value.name}
-    values = {**default, **{a.name: helper.get_attribute_value(a) for a in node.attribute}}
-    numbers = [np.float32(v) for _, v in sorted(values.items()) if isinstance(v, float)]
-    return sorted(f"{n}={v}" for n, v in values.items() if not isinstance(v, float) and v != default.get(n)), numbers
+        return f"{op_type}.{list(node.output).index(name)}({', '.join([*inputs, *attributes])})"

@@ -47,7 +47,7 @@ def test_it_repeats_itself_to_the_last_bit():
 
 
 def test_without_a_compiler_it_is_another_engine(monkeypatch):
-    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     spec = train("step", linear()).training.spec
     kind, reason = select_engine("native", spec)
     assert kind is EpochEngine
@@ -70,13 +70,14 @@ def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
         assert short.fit(X, Y).engine_ == "epoch"
         long.max_iter, short.max_iter = short.max_iter, long.max_iter
         long, short = short, long
-    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     assert long.fit(X, Y).engine_ == "epoch"
 
 
 def test_auto_leaves_steps_that_take_several_threads_to_onnxruntime(monkeypatch):
     monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
-    monkeypatch.setattr("ortpartial.native.StepCost.pays_off", lambda self, steps: True)
+    monkeypatch.setattr("ortpartial.execution.selection.cores", lambda: 2)
+    monkeypatch.setattr("ortpartial.native.StepCost.pays_off", lambda self, steps, cores: cores == 1)
     for hidden, engine in ((8, "native"), (8000, "epoch")):
         assert Optimizer(mlp(10, hidden=hidden), max_iter=1_000_000, batch_size=53).fit(X, Y).engine_ == engine
 

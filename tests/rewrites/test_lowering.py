@@ -4,11 +4,12 @@ import math
 from functools import partial
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 from numbered_cases import check_case
-from onnx import helper, parser
+from onnx import TensorProto, helper, parser
 from table import rows
 from tiny_decoders import make_decoder, past_of
 from torch.nn import functional as F
@@ -20,6 +21,7 @@ from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, make_node, op, variable
 from ortpartial.graph.schemas import schema_of
+from ortpartial.rewrites import lowering
 from ortpartial.rewrites.float64 import LOWERINGS
 from ortpartial.rewrites.lowering import clear_padding, lower, lower_quantized, make_portable
 from ortpartial.runtime.session import Session
@@ -342,6 +344,42 @@ def test_models_without_float64_are_not_read():
     x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
     model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
     assert lower(model) is model
+
+
+def test_float64_in_a_corner_reads_no_model(monkeypatch):
+    """A step that counts in float64 beside operators of float32, alone and in the body of an epoch."""
+    x, w = variable("x", "float32", ["N", 4]), constant(np.eye(4, dtype=np.float32), hint="w")
+    optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": op.Erf(x @ w)}), learning_rate="AdamW", max_iter=2)
+    graphs = [onnx.load_model_from_string(optimizer.save_onnx_graph(bytes)[n]) for n in ("epoch", "step")]
+    assert all(lowering._has_float64(graph) for graph in graphs)
+    monkeypatch.setattr(lowering, "load", None)
+    assert all(lower(graph) is graph for graph in graphs)
+
+
+def swap(x):
+    """A loop whose first state is of float64 from the second iteration on, where it takes the place of another."""
+    one = op.Cast(op.ReduceSum(x, keepdims=0), to=TensorProto.FLOAT)
+    return loop(lambda i, _, a, b: (None, op.Erf(op.Cast(b, to=TensorProto.FLOAT)), b), 2, one, x)[1]
+
+
+@pytest.mark.parametrize(("f", "is_lowered"), [
+    (op.Erf, True),
+    (lambda x: op.Cast(op.Erf(op.Cast(x, to=TensorProto.FLOAT)), to=TensorProto.DOUBLE), False),
+    (lambda x: op.Erf(op.CastLike(constant(np.float32(1)), x)), True),
+    (lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Erf(x), lambda: x), True),
+    (lambda x: op.Erf(cond(op.ReduceSum(op.Cast(x, to=TensorProto.FLOAT), keepdims=0) > 0, lambda: constant(
+        np.ones(1)), lambda: constant(np.zeros(1)))), True),
+    (lambda x: loop(lambda i, _, v: (None, op.Erf(v)), 2, x), True),
+    (swap, False),
+    (lambda x: op.Erf(op.EyeLike(op.Cast(x[0, 0], to=TensorProto.FLOAT), dtype=TensorProto.DOUBLE)), True),
+    (lambda x: op.Erf(op.ConstantOfShape(op.Shape(x), value=np.zeros(1))), True),
+])
+def test_a_model_is_read_where_float64_may_reach_an_operator(f, is_lowered, monkeypatch):
+    proto = model(f)
+    lowered = lower(proto)
+    assert (lowered is not proto) == is_lowered
+    monkeypatch.setattr(lowering, "needs_lowering", lambda proto: True)
+    assert (lower(proto) is not proto) == is_lowered, "the same as where every model is read"
 
 
 @pytest.mark.parametrize("rows", [1, 7])

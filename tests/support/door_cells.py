@@ -10,6 +10,7 @@ import contextlib
 import io
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -860,10 +861,33 @@ class Kit(Stepping):
 
         return len(onnx.load(o.folder / "step.onnx").graph.node)
 
-    callbacks = "`on_step` is what runners of all languages have; the library's read an optimizer"
-    validation_arrays = "the inference model beside the step computes it, in every language"
+    callbacks = early_stopping = "`train` calls functions and hooks; the library's read an optimizer and its step size"
+    metrics = validation_share = "runners of all languages train on all rows, and compute the results of a step alone"
     parallel = "a kit trains on one device"
-    timeout = "`on_step` may raise; runners of other languages have no clock in common"
+
+    def train_rows(self, kit: Any, steps: int = 18, **words: Any) -> Any:
+        """Three epochs of six batches."""
+        kit.train({"x": X, "y_target": Y}, steps, batch_size=10, **words)
+        return kit
+
+    def validation_arrays(self, folder: Path) -> None:
+        kit, plain = (self.train_rows(self.make(folder / name), **words) for name, words in (
+            ("with", {"X_val": {"x": X_VAL, "y_target": Y_VAL}}), ("without", {})))
+        losses = [record["validation_loss"] for record in kit.history_]
+        assert len(losses) == 3
+        assert losses[-1] < losses[0]
+        assert np.isclose(losses[-1], kit.evaluate({"x": X_VAL, "y_target": Y_VAL})["loss"], rtol=1e-5)
+        assert not differ(self.weights(kit), self.weights(plain))
+
+    def timeout(self, folder: Path) -> None:
+        with raises(DeadlineError):
+            self.train_rows(self.make(folder), timeout=1e-9)
+
+    progress, history = Fit.progress, Fit.history
+
+    def fit(self, **words: Any) -> Any:
+        with TemporaryDirectory() as folder:
+            return self.train_rows(self.make(Path(folder)), **words)
 
     def data_memmap(self, folder: Path) -> None:
         np.save(folder / "X.npy", X)

@@ -129,6 +129,8 @@ class FitRun:
         Whether the fit has come to its end, and was not ended by an error.
     values : dict
         The memory of the callback.
+    present : TrainingView or None
+        The view of the epoch that has ended, while the callback is told of it.
     """
 
     estimator: Any
@@ -137,10 +139,13 @@ class FitRun:
     epoch_began: float = field(default_factory=perf_counter)
     has_ended: bool = False
     values: State = field(default_factory=dict)
+    present: TrainingView | None = None
 
     @property
     def view(self) -> TrainingView | None:
         """The view of the training, where it is of this library."""
+        if self.present is not None:
+            return self.present
         trained = self.estimator
         if not hasattr(trained, "training_view"):  # One of ours that is composed of an optimizer.
             trained = getattr(trained, "optimizer_", None)
@@ -211,8 +216,14 @@ class EpochCallback(Callback):
         if context is run.context:
             run.has_ended = True
             self._end_fit(run)
-        elif context.parent is run.context and not (fitted_estimator is None and run.view is None and X is None):
-            return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
+        elif context.parent is run.context:
+            run.present = run.view
+            try:
+                if fitted_estimator is None and run.present is None and X is None:
+                    return False
+                return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
+            finally:
+                run.present = None
         return False
 
     def teardown(self, estimator: Estimator, context: TaskContext) -> None:
