@@ -104,6 +104,7 @@ fuzz: $(CPU)/.installed-test
 
 bench: $(TRAINING)/.installed-bench
 	$(TRAINING)/bin/python bench/bench.py
+	taskset -c 0 $(TRAINING)/bin/python bench/engines.py
 	$(TRAINING)/bin/python bench/memory.py
 	$(TRAINING)/bin/python bench/parallel.py
 	$(TRAINING)/bin/python bench/runtimes.py

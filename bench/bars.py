@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from themes import THEMES, save, themed
 
-COLORS = {"ortpartial": "#c1121f", "torch": "#1d3557"}
+COLORS = {"step": "#c1121f", "torch": "#1d3557"}
 SETTINGS = ("#9aa0a6", "#c1121f")
 
 

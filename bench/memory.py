@@ -129,7 +129,8 @@ def train_here(kind: str, folder: str, rate: str, X: np.ndarray, y: np.ndarray, 
     return o.fit(X, y).train_losses_
 
 
-CONTESTANTS = {"torch": {}, "ortpartial": {}}
+#: Engine "step" holds big weights and their states once, engine "auto" in two copies.
+CONTESTANTS: dict[str, dict[str, str]] = {"torch": {}, "step": {"engine": "step"}, "auto": {}}
 
 
 def contestant(name: str, kind: str, folder: str, rate: str, batch: int) -> None:

@@ -3,7 +3,7 @@ The page of the benchmarks in the documentation, from the results of all of them
 
     python bench/page.py
 
-writes docs/benchmarks.md from the JSON files in bench/results, and draws their charts.
+writes docs/benchmarks.md and the table of README.md from the JSON files in bench/results, and draws their charts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from machine import ENGINES, compare_engines, runtime_version
 from models import model
 from peers import OURS
 from runtimes import WORSE, figures, numbers, regressions
@@ -24,10 +25,12 @@ from bench import arguments
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 #: As the columns of tables are called.
 PEERS = {"torch": "torch", "torch.compile": "torch.compile", "jax scan": "JAX", "jax step": "JAX, a call a step",
          "onnxsim": "onnxsim", "sklearn": "scikit-learn", "numpy": "numpy"}
+#: How the table of the README begins.
+TABLE = "| model | ortpartial |"
 RATES = {"sgd": "SGD", "nesterov": "Nesterov", "adam": "Adam"}
 
 INTRODUCTION = """\
@@ -77,6 +80,7 @@ def measured(results: dict[str, Any]) -> str:
     """A sentence: on what machine, when, with which packages."""
     this = dict(results["machine"])
     cpu, cores, day = this.pop("cpu"), this.pop("cores"), results["when"][:10]
+    cpu += f" ({features})" if (features := this.pop("features", "")) else ""
     packages = ", ".join(f"{name if name != 'python' else 'Python'} {v}" for name, v in this.items()
                          if name != "ortpartial")
     return prose(f"Measured on {day}: {cpu}, {cores} cores; {packages}.")
@@ -114,23 +118,27 @@ def steps(source: Path, results: dict[str, Any]) -> list[str]:
     parts = [f"## {title}\n", measured(results), f"```bash\n{command(results['settings'])}\n```\n"]
     if source.with_suffix(".png").exists():
         parts.append(picture(source, f"Time of a training step beside other libraries, {rates}"))
-    fastest = (f"the fastest of the engines {', '.join(f'`{e}`' for e in engines)}" if len(engines) > 1
+    fastest = ("the engine that `\"auto\"` takes for a long training" if "auto" in engines else
+               f"the fastest of the engines {', '.join(f'`{e}`' for e in engines)}" if len(engines) > 1
                else f"engine `{engines[0]}`")
+    columns = [e for e in engines if e != "auto"] if "auto" in engines else []
+    unit = "Microseconds of the processor" if us == "cpu_us" else "Microseconds"
     parts.append(prose(
-        f"Microseconds of a step: a `fit` divided by its steps, with checks of the data, shuffling and bookkeeping. "
+        f"{unit} of a step: a `fit` divided by its steps, with checks of the data, shuffling and bookkeeping. "
         f"Ours is {fastest}; the last column is its time over that of the fastest other library."))
-    head = ["model", *["optimizer"] * (len(results["settings"]["rates"]) > 1), "cores", "batch", "ours", "engine",
-            *(PEERS[p] for p in others), "ours / fastest other"]
+    head = ["model", *["optimizer"] * (len(results["settings"]["rates"]) > 1), "cores", "batch", "ours",
+            *(columns or ["engine"]), *(PEERS[p] for p in others), "ours / fastest other"]
     rows, former = [], None
     for e in results["steps"]:
         ours = {p: t[us] for p, t in e["peers"].items() if p in OURS}
         theirs = {p: t[us] for p, t in e["peers"].items() if p not in OURS}
         if not ours:
             continue
-        engine = min(ours, key=ours.__getitem__)
+        engine = "auto" if "auto" in ours else min(ours, key=ours.__getitem__)
         rate = [RATES[e["rate"]]] if "optimizer" in head else []
         here = [short_title(e["model"]), *rate, str(e["cores"])]
-        rows.append([*(here if here != former else [""] * len(here)), f"{e['batch']}", digits(ours[engine]), engine,
+        rows.append([*(here if here != former else [""] * len(here)), f"{e['batch']}", digits(ours[engine]),
+                     *([digits(ours[c]) if c in ours else "" for c in columns] or [engine]),
                      *(digits(theirs[p]) if p in theirs else "" for p in others),
                      f"{ours[engine] / min(theirs.values()):.2f}" if theirs else ""])
         former = here
@@ -234,17 +242,19 @@ def slower(results: dict[str, Any]) -> str:
 def memory(source: Path, results: dict[str, Any]) -> list[str]:
     """The section of `memory.py`."""
     rows, former = [], None
+    names = results["memory"][0]["megabytes"]
     for e in results["memory"]:
         here = f"{e['model']}, {e['weights'] / 1e6:.1f} million weights"
-        ours, theirs = e["megabytes"]["ortpartial"], e["megabytes"]["torch"]
+        figures = {name: e["megabytes"][name] for name in names}
         rows.append([here if here != former else "", str(e["batch"]), e["rate"],
-                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in (ours, theirs)),
-                     f"{ours['grown'] / theirs['grown']:.2f}"])
+                     *(f"{x['grown']:,.0f} ({x['peak']:,.0f})" for x in figures.values()),
+                     *(f"{x['grown'] / figures['torch']['grown']:.2f}" for n, x in figures.items() if n != "torch")])
         former = here
     return ["## Memory\n", measured(results), "```bash\npython bench/memory.py\n```\n",
             picture(source, "Peak memory of a training beside torch"),
-            "Megabytes at the peak beyond what the imports take, and in brackets those of the whole process.\n",
-            table(["model", "batch", "optimizer", "ours", "torch", "ours / torch"], rows)]
+            prose("Megabytes at the peak beyond what the imports take, and in brackets those of the whole process. "
+                  "Engine `\"step\"` holds weights and states once, `\"auto\"` twice where there is memory."),
+            table(["model", "batch", "optimizer", *names, *(f"{n} / torch" for n in names if n != "torch")], rows)]
 
 
 def parallel(source: Path, results: dict[str, Any]) -> list[str]:
@@ -279,8 +289,52 @@ def llm(source: Path, results: dict[str, Any]) -> list[str]:
                   f"{r['gradient']['grad'] + r['gradient']['build']:.1f} seconds.")]
 
 
+def engines(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `engines.py`."""
+    rows, former = [], None
+    columns = [e for e in ENGINES if e != "auto"]
+    for e in results["engines"]:
+        at, here = compare_engines(e), [e["model"], e["dtype"]]
+        rows.append([*(here if here != former else ["", ""]), str(e["batch"]), digits(min(e["us"].values())),
+                     *(f"{at[c]:.2f}" if c in at else "" for c in columns), e["auto"], f"{at['auto']:.2f}"])
+        former = here
+    within = sum(compare_engines(e)["auto"] <= 1.03 for e in results["engines"])
+    cores = f"{results['cores']} core" + "s" * (results["cores"] > 1)
+    runtime = runtime_version(results["machine"])
+    return [f"## Engines on {cores}, onnxruntime {runtime}\n", measured(results),
+            f"```bash\ntaskset -c {','.join(map(str, range(results['cores'])))} python bench/engines.py\n```\n",
+            prose(f"Microseconds of a step with SGD by the fastest engine, the time of each engine as a multiple, "
+                  f"and the engine that `\"auto\"` takes for a long training, which is within 1.03 of the fastest in "
+                  f"{within} of {len(results['engines'])} cells."),
+            table(["weights", "dtype", "batch", "fastest, µs", *columns, "auto takes", "auto"], rows, 2)]
+
+
+def readme_table(results: dict[str, Any]) -> str:
+    """The table of the README: engine "auto" beside other libraries on one core, with 32 rows of small networks."""
+    us, columns = "cpu_us" if results["settings"]["cpu"] else "us", ("auto", "torch", "torch.compile", "jax scan")
+    rows = [[model(e["model"]).title, *(digits(e["peers"][p][us]) if p in e["peers"] else "" for p in columns)]
+            for e in results["steps"]
+            if e["cores"] == 1 and e["rate"] == "sgd" and (e["batch"] == 32 or not model(e["model"]).widths)]
+    return table(["model", "ortpartial", "torch, eager", "torch, compiled", "JAX"], rows)
+
+
+def write_readme(text: str, results: dict[str, Any] | None) -> str:
+    """The README with the table of these results in place of its own."""
+    if results is None:
+        return text
+    head, _, rest = text.partition(f"\n{TABLE}")
+    return f"{head}\n{readme_table(results)}\n{rest.partition(chr(10) * 2)[2]}"
+
+
+def find_shown() -> dict[str, Any] | None:
+    """The newest results that have engine "auto", if any have."""
+    steps = [r for p in kept() if "steps" in (r := json.loads(p.read_text())) and "auto" in r["settings"]["peers"]]
+    return max(steps, key=lambda r: r["when"], default=None)
+
+
 #: The section of a file of results, by a key that it has, in the order of the page.
-SECTIONS = {"steps": steps, "versions": runtimes, "memory": memory, "parallel": parallel, "llm": llm}
+SECTIONS = {"steps": steps, "engines": engines, "versions": runtimes, "memory": memory, "parallel": parallel,
+            "llm": llm}
 
 
 def kept() -> list[Path]:
@@ -320,4 +374,5 @@ if __name__ == "__main__":
     draw()
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"Written to {PAGE}")
+    README.write_text(write_readme(README.read_text(encoding="utf-8"), find_shown()), encoding="utf-8")
+    print(f"Written to {PAGE} and {README}")

@@ -14,6 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from models import BETA1, BETA2, MOMENTUM, RATES, Task
 
+#: The steps of a training for which engine "auto" chooses.
+PLANNED = 10**7
+
 
 class Peer(Protocol):
     def epoch(self) -> float: ...
@@ -25,7 +28,10 @@ class Cannot(Exception):
 
 
 class Ours:
-    """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start, each call continues the last."""
+    """`fit`, checks of the data, shuffling and bookkeeping included; with warm_start, each call continues the last.
+
+    A call is told of many steps, for which "auto" chooses, and is ended by a callback after an epoch.
+    """
 
     def __init__(self, task: Task, engine: str = "epoch"):
         from ortpartial import OrtGradientForwardBackwardOptimizer
@@ -37,8 +43,9 @@ class Ours:
         loss = {"square": "square_error", "binary": "log_loss", "labels": "softmax_cross_entropy"}[task.model.loss]
         self.task = task
         self.optimizer = OrtGradientForwardBackwardOptimizer(
-            task.onnx, task.trained, learning_rate=rate, learning_loss=loss, max_iter=1, batch_size=task.batch,
-            engine=engine, shuffle=task.shuffle, warm_start=True, random_state=0, device=task.device)
+            task.onnx, task.trained, learning_rate=rate, learning_loss=loss, batch_size=task.batch,
+            max_iter=max(2, PLANNED // task.steps), callbacks=[lambda _: True], engine=engine, shuffle=task.shuffle,
+            warm_start=True, random_state=0, device=task.device)
 
     def epoch(self) -> float:
         loss = self.optimizer.fit(*self.task.data).train_losses_[-1]

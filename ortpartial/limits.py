@@ -1,7 +1,7 @@
 """Limits of size: from which size on, or up to which, another form of a graph takes less time.
 
 Every threshold that decides which graph is made stands here, so that a test may set all of them to zero. Elsewhere
-stand bounds on memory and on strangers' files (`external_data.BIG`, `shape_policy._ROOM`, `engine_selection._BIG`,
+stand bounds on memory and on strangers' files (`external_data.BIG`, `shape_policy._ROOM`, `selection._BIG`,
 `prepare._MOST_NUMBERS`), the constants that shape inference reads (`graph.SMALL`), and choices between programs that
 compute the same: engines and their cost model, the number of threads, and the shapes that get a program of their own.
 """
@@ -71,6 +71,10 @@ class Limits:
     scanned_step : int
         Rows times trained numbers up to which steps of an epoch are a Scan: beside a longer step, calling onnxruntime
         costs nothing (1e6 take about 0.1 ms). Speed.
+    scanned_rows : int
+        Rows of a batch up to which a Scan gathers them, and a third of that where the data leave the nearest cache:
+        numpy takes a row in a tenth to a half of the time of onnxruntime 1.19 to 1.32, so that more rows save more than
+        a call for each step costs. Speed.
     translated_constant : int
         Elements of a constant up to which it is computed before a step is written in C. Memory, the size of the file.
     fused_stores : int
@@ -105,6 +109,7 @@ class Limits:
     flat_group: int = 2**15
     flush_elements: int = 4096
     scanned_step: int = 10**6
+    scanned_rows: int = 64
     translated_constant: int = 2**16
     fused_stores: int = 16
 
@@ -121,8 +126,8 @@ class Limits:
             moved_elements=0, moved_run=(1, _ANY), column_rows=0, kernel_places=_ANY, row_factor_elements=0,
             block_cost=0, block_depth=0, block_waste=_ANY, few_windows=_ANY, small_kernel=_ANY, cached_elements=_ANY,
             small_pool=_ANY, folded_elements=_ANY, chunk_elements=0, chunk_rows=1, dequantized_elements=1,
-            flat_weight=_ANY, flat_group=_ANY, flush_elements=_ANY, scanned_step=_ANY, translated_constant=_ANY,
-            fused_stores=_ANY)
+            flat_weight=_ANY, flat_group=_ANY, flush_elements=_ANY, scanned_step=_ANY, scanned_rows=_ANY,
+            translated_constant=_ANY, fused_stores=_ANY)
 
 
 _in_force = [Limits()]

@@ -35,7 +35,14 @@ from .prefetch import is_prefetching, prefetch
 from .program import Program, RunLocal, bind, directions
 from .progress import Bar, Progress, is_interactive
 from .runner import ProgramKey, StepRunner, is_symbolic
-from .selection import MANY_STEPS, register_engine, select_for_device, select_for_fit, select_for_length
+from .selection import (
+    MANY_STEPS,
+    needs_one_copy,
+    register_engine,
+    select_for_device,
+    select_for_fit,
+    select_for_length,
+)
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .sparse_rows import SparseRows, wrap_sparse
@@ -59,6 +66,7 @@ __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "Epoc
            "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "choose_part", "count_batches",
            "describe_arrays", "describe_graphs", "describe_infinity", "describe_settings", "describe_versions",
            "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "prefetch", "refuse_batches", "refuse_foreign",
-           "register_engine", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
-           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]
+           "is_interactive", "is_prefetching", "is_symbolic", "needs_one_copy", "prefetch", "refuse_batches",
+           "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
+           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
+           "write_step"]

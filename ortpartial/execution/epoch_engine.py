@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.limits import limits
-from ortpartial.runtime import Session
+from ortpartial.runtime import Device, Session
 
 from .epoch import epoch_graph
 from .mean import WeightedMean
@@ -29,8 +29,8 @@ class EpochEngine(StepEngine):
     """Many steps in a run: a Scan over the batches of an epoch, with the data where they are.
 
     The last batch of an epoch, where it is smaller, is a step of its own. So are all where a step is long: then calling
-    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan. The numbers are the
-    same to the last bit.
+    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan; and where batches have
+    so many rows that numpy saves more by gathering them than a call costs. The numbers are the same to the last bit.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class EpochEngine(StepEngine):
     def __init__(self, source: StepSource):
         super().__init__(source)
         self._trained = source.count_trained()
-        self._most = limits().scanned_step
+        self._most, self._most_rows = limits().scanned_step, limits().scanned_rows
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
@@ -53,11 +53,16 @@ class EpochEngine(StepEngine):
     def _train(self, batches: np.ndarray, shapes: Shapes, mean: WeightedMean, steps: int) -> None:
         """Take a step for each row of `batches`, many in a run."""
         rows = batches.shape[1]
-        if steps == 1 or rows * self._trained > self._most or not self._is_whole:
+        if steps == 1 or rows * self._trained > self._most or not self._is_whole or self._is_gathered_apart(rows):
             super()._train(batches, shapes, mean, steps)
             return
         program = self._program("epoch", shapes, rows)
         self._run(program, batches, max(1, min(_CHUNK, self._count_near(rows))), mean, steps)
+
+    def _is_gathered_apart(self, rows: int) -> bool:
+        """Whether numpy gathers batches of so many rows in less time, though each step is a call then."""
+        is_far = sum([a.nbytes for a in self._data.values()]) > _NEAR  # noqa: C419 - a list is faster
+        return rows > self._most_rows // (3 if is_far else 1) and Device.parse(self.source.device).shares_memory
 
     def _count_near(self, rows: int) -> int:
         """How many batches of so many rows are still near when they are read."""

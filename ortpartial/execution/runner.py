@@ -111,6 +111,8 @@ class StepRunner(ABC):
         self.changes = 0
         #: The mean loss of the epoch that runs, or has run last.
         self.mean = WeightedMean()
+        #: The engine of the last length of a training, and its reason, by rows of a batch and steps.
+        self.lengths: dict[tuple[int, int], tuple[type[StepRunner], str]] = {}
         self._policy = ShapePolicy()
         #: Sources of further kinds of steps.
         self._policies: defaultdict[Hashable, ShapePolicy] = defaultdict(ShapePolicy)

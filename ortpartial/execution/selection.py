@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import prod
 
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
+from ortpartial.model import available_memory
 from ortpartial.native import compile_library, estimate_cost, find_compiler
-from ortpartial.runtime import Device
+from ortpartial.runtime import Device, cores
 
 from .cuda_graph_engine import CudaGraphEngine
 from .epoch_engine import EpochEngine
@@ -15,11 +17,14 @@ from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "register_engine", "select_for_device", "select_for_fit", "select_for_length",
-           "select_for_steps"]
+__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "select_for_device", "select_for_fit",
+           "select_for_length", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 5000
+
+#: Bytes of weights from which on their memory is looked at.
+_BIG = 2**24
 
 #: The engines that may be asked for, by name; rooms above add theirs.
 _ENGINES: dict[str, type[StepRunner]] = {"epoch": EpochEngine, "step": StepEngine, "native": NativeEngine}
@@ -99,6 +104,32 @@ def select_for_device(engine: str, device: str | Device) -> tuple[type[StepRunne
     return selected
 
 
+def needs_one_copy(engine: str, source: StepSource) -> bool:
+    """Whether big weights are held once, by the engine in place.
+
+    They are with ``"step"``, which saves memory, and with ``"auto"`` where a second copy of weights and states would
+    leave less than half of the memory to data and activations. The memory is all that the process may use, and not the
+    part of it that is free at the moment, so that a training repeats itself.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, or the name of an engine.
+    source : StepSource
+        Composes the steps.
+
+    Returns
+    -------
+    bool
+    """
+    weights = sum(a.nbytes for a in source.first.values())
+    if engine not in ("auto", "step") or weights < _BIG:
+        return False
+    state = weights + sum(prod(shape) * dtype.itemsize for shape, dtype in source.zeros.values())
+    # Beside two copies there are the weights of the model itself and their gradients.
+    return engine == "step" or 2 * (state + weights) > available_memory() // 2
+
+
 def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) -> tuple[type[StepRunner], str]:
     """The engine of a name where single steps are taken, and the reason for it.
 
@@ -154,18 +185,24 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     """
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
-    source, default = runner.source, select_for_fit("auto")
-    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+    default = select_for_fit("auto")
+    if steps < MANY_STEPS or not runner.source.is_translatable or find_compiler() is None:
         return default
+    if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
+        runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
+    return runner.lengths[rows, steps]
+
+
+def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:
+    """The native engine, or another with what is missing for it; None where it does not pay off."""
     try:
         batch = source.for_rows(rows)
-        if batch.threads() != 1:  # Compiled steps take a single core.
-            return default
-        step = batch.compose(branches=False)
-        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps):
-            return default
+        step, threads = batch.compose(branches=False), batch.threads() or cores()
+        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads):
+            return None
         native = write_step(batch)
         compile_library(native.source, {f"{native.name}.h": native.header})
     except (CompilerError, GraphError, UntranslatableError) as e:
-        return default[0], f"{default[1]} that trains this: {e}"
+        kind, reason = select_for_fit("auto")
+        return kind, f"{reason} that trains this: {e}"
     return NativeEngine, f"{steps:,} short steps take less time in machine code, compilation included"

@@ -1,13 +1,20 @@
 """The cost model of engine "auto": whether compiling a step saves time, from its graph and the number of steps alone.
 
-It reads no clock and no cache, so that a training that is run again takes the same engine, and gives the same bits.
+It reads no clock and no cache, so that a training that is run again takes the same engine, and gives the same bits. Its
+rates were measured on a Xeon and an EPYC with AVX-512; the bench `engines.py` compares its choice with every engine.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
+from pathlib import Path
+
+import numpy as np
 
 from ortpartial.graph import PRODUCTS, VIEWS, Node, Value, count_flops, count_runs, topological
 
@@ -22,11 +29,18 @@ _MARGIN = 2.0
 
 @dataclass(frozen=True)
 class _Rates:
-    """Seconds that a step takes: for itself, by node, floating-point operation, number and row."""
+    """Seconds that a step takes: for itself, by node, floating-point operation, number and row.
+
+    Operations of convolutions, in float32 and in other types, and of products with an operand that leaves the caches
+    have rates of their own.
+    """
 
     step: float
     node: float
     flop: float
+    convolution: float
+    lowered: float
+    far: float
     number: float
     row: float
 
@@ -34,12 +48,24 @@ class _Rates:
 #: Operators that read no more numbers than they write.
 _SELECTING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
-#: Of engine "epoch" on one core of 2.6 GHz with AVX-512, within a factor of two for networks from 10-1 to 64-256-256-10
-#: with SGD, Nesterov's momentum and Adam at batches of 1 to 1024 rows (onnxruntime 1.19.2).
-_ONNXRUNTIME = _Rates(step=2.2e-6, node=1.1e-7, flop=7.5e-12, number=8.5e-11, row=1.1e-8)
+#: Elements from which on an operand of a product leaves the caches.
+_FAR = 2**20
+
+#: The share of each further core that onnxruntime gains by it.
+_GAIN = 0.6
+
+#: Of the faster of engines "epoch" and "step" on one core, within a factor of two for networks from 10-1 to 8 million
+#: weights with SGD, Nesterov's momentum and Adam at batches of 1 to 1024 rows (onnxruntime 1.19.2 and 1.32.0).
+_ONNXRUNTIME = _Rates(step=2e-6, node=1.8e-7, flop=7.5e-12, convolution=3.4e-11, lowered=1e-9, far=7.5e-12,
+                      number=7.5e-11, row=1.1e-8)
+
+#: The same on processors of AMD, whose vector units products reach in onnxruntime and in C alike; those of Intel have
+#: twice as many, which onnxruntime alone uses.
+_ON_AMD = replace(_ONNXRUNTIME, flop=1.07e-11, far=1.1e-11)
 
 #: Of the same steps, compiled by gcc 12.
-_COMPILED = _Rates(step=2e-8, node=6e-10, flop=1.05e-11, number=1.2e-11, row=2.5e-9)
+_COMPILED = _Rates(step=2e-8, node=6e-10, flop=1.05e-11, convolution=4.8e-11, lowered=9e-11, far=1.4e-11, number=2e-11,
+                   row=2.5e-9)
 
 #: Seconds that the compiler takes for a file, and for each product of matrices and each other node in it.
 _FILE, _PRODUCT, _NODE = 0.1, 0.06, 0.0005
@@ -67,6 +93,12 @@ class StepCost:
         How many of these are products of matrices.
     constants : int
         How many numbers the constants have, such as weights that are frozen.
+    convolutions : int
+        How many of the operations are those of convolutions of float32.
+    lowered : int
+        How many are those of other convolutions, which onnxruntime has no kernel for.
+    far : int
+        How many are those of other products with an operand that leaves the caches.
     """
 
     nodes: int
@@ -76,11 +108,31 @@ class StepCost:
     length: int
     products: int
     constants: int = 0
+    convolutions: int = 0
+    lowered: int = 0
+    far: int = 0
 
     @property
     def seconds(self) -> float:
         """How long onnxruntime takes for the step on a single core, within an epoch."""
-        return self._take(_ONNXRUNTIME)
+        return self.take_on(1)
+
+    def take_on(self, cores: int) -> float:
+        """How long onnxruntime takes for the step with a thread on each of so many cores.
+
+        Parameters
+        ----------
+        cores : int
+            The number of cores.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
+        rates = _ON_AMD if _is_amd() else _ONNXRUNTIME
+        calls = rates.step + rates.node * self.nodes
+        return calls + (self._take(rates) - calls) / (1 + _GAIN * (cores - 1))
 
     @property
     def seconds_compiled(self) -> float:
@@ -93,13 +145,15 @@ class StepCost:
         return (_FILE + _PRODUCT * self.products + _NODE * (self.length - self.products)
                 + _CONSTANT * self.constants)
 
-    def pays_off(self, steps: int) -> bool:
+    def pays_off(self, steps: int, cores: int = 1) -> bool:
         """Whether so many steps are faster if the step is compiled first, by so much that somebody notices.
 
         Parameters
         ----------
         steps : int
             The number of steps to come.
+        cores : int
+            The number of cores that onnxruntime would use; compiled steps use one.
 
         Returns
         -------
@@ -111,11 +165,21 @@ class StepCost:
         >>> small.pays_off(1_000), small.pays_off(1_000_000)
         (False, True)
         """
-        return steps * (self.seconds - self.seconds_compiled) > _LEAST + _MARGIN * self.seconds_compiling
+        return steps * (self.take_on(cores) - self.seconds_compiled) > _LEAST + _MARGIN * self.seconds_compiling
 
     def _take(self, rates: _Rates) -> float:
-        return (rates.step + rates.node * self.nodes + rates.flop * self.flops + rates.number * self.numbers
+        near = self.flops - self.convolutions - self.lowered - self.far
+        return (rates.step + rates.node * self.nodes + rates.flop * near + rates.convolution * self.convolutions
+                + rates.lowered * self.lowered + rates.far * self.far + rates.number * self.numbers
                 + rates.row * self.rows)
+
+
+@cache
+def _is_amd() -> bool:
+    """Whether this is a processor of AMD."""
+    with suppress(OSError):  # There is no such file but on Linux.
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    return False
 
 
 def estimate_cost(outputs: Iterable[Value], rows: Collection[Value]) -> StepCost:
@@ -137,13 +201,21 @@ def estimate_cost(outputs: Iterable[Value], rows: Collection[Value]) -> StepCost
     >>> from ortpartial.graph import variable
     >>> x, w = variable("x", "float32", [10, 20]), variable("w", "float32", [20, 1])
     >>> estimate_cost([x @ w], [x])
-    StepCost(nodes=1, flops=400, numbers=230, rows=10, length=1, products=1, constants=0)
+    StepCost(nodes=1, flops=400, numbers=230, rows=10, length=1, products=1, constants=0, convolutions=0,
+              lowered=0, far=0)
     """
     counted = list(_walk(topological(list(outputs)), 1))
     computing = [(node, runs) for node, runs in counted if node.op_type not in VIEWS]
+    flops = {node: runs * count_flops([node]) for node, runs in computing if not node.bodies}
+    kinds = Counter[str]()
+    for node, count in flops.items():
+        if node.op_type in ("Conv", "ConvTranspose"):
+            kinds["convolutions" if node.outputs[0].dtype == np.float32 else "lowered"] += count
+        elif node.op_type in PRODUCTS and max(map(_size, [*node.reads, *node.outputs])) > _FAR:
+            kinds["far"] += count
     return StepCost(
         nodes=sum(runs for _, runs in computing),
-        flops=sum(runs * count_flops([node]) for node, runs in computing if not node.bodies),
+        flops=sum(flops.values()), **kinds,
         numbers=sum(runs * _count_numbers(node) for node, runs in computing if not node.bodies),
         rows=sum(_sizes(v)[0] for v in rows),
         length=len(counted), products=sum(node.op_type in PRODUCTS for node, _ in counted),

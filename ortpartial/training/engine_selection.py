@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from onnx import ModelProto
 
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import StepRunner, register_engine, select_for_device, select_for_fit
+from ortpartial.execution import StepRunner, needs_one_copy, register_engine, select_for_device, select_for_fit
 from ortpartial.runtime import Device, find_untrusted, has_training
 
 from .agent_engine import AgentEngine
 from .data_parallel_engine import DataParallelEngine
 from .inplace_engine import InplaceEngine
+from .source import SpecSource
 from .spec import TrainingSpec
 
 __all__ = ["select_engine", "select_for_backward"]
 
 register_engine(AgentEngine)
-
-#: Bytes of trained weights from which on a second copy of them takes too much memory.
-_BIG = 2**24
 
 
 def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> tuple[type[StepRunner], str]:
@@ -49,8 +47,8 @@ def select_engine(name: str, spec: TrainingSpec, distributed: bool = False) -> t
     if distributed:
         return DataParallelEngine, "several processes add their gradients between two graphs"
     device = Device.parse(spec.device)
-    if spec.gradient is not None or (name in ("auto", "step") and spec.precision is None and device.is_cpu
-                                     and sum(spec.model.arrays[w].nbytes for w in spec.weights) >= _BIG):
+    if spec.gradient is not None or (spec.precision is None and device.is_cpu
+                                     and needs_one_copy(name, SpecSource(spec))):
         return InplaceEngine, "memory counts, so weights are overwritten where they are"
     return select_for_device(name, device)
 

@@ -14,6 +14,7 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 from once import ON_NEWEST, ON_TRAINING
+from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[2]
 MODULES = {path.stem for path in (ROOT / "bench").glob("*.py")}
@@ -120,7 +121,9 @@ def test_charts_for_dark_pages(tmp_path, monkeypatch):
 
 def test_the_page_is_written_from_the_results():
     """`python bench/page.py` writes it: a change of results, or of the script, comes with the page."""
-    code = "import sys; sys.path.insert(0, 'bench'); import page; sys.stdout.write(page.page())"
+    code = ("import sys; sys.path.insert(0, 'bench'); import page; sys.stdout.write(page.page()); "
+            "shown = page.README.read_text(encoding='utf-8'); "
+            "assert page.write_readme(shown, page.find_shown()) == shown, 'the table of README.md'")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=120,
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"})
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -128,6 +131,55 @@ def test_the_page_is_written_from_the_results():
     pictures = re.findall(r"{image} (\S+)", text)
     assert len(pictures) >= 8
     assert all((ROOT / "docs" / picture).exists() for picture in pictures)
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """The module of the benchmark of engines, with numpy on one thread, as all recorded ratios."""
+    with benchmark_modules(monkeypatch), threadpool_limits(1):
+        import engines
+
+        yield engines
+
+
+def test_no_engine_is_slower_beside_numpy_than_recorded(engines):
+    """Time of the processor in the same process, in turns: whatever else the machine does, in three tries."""
+    recorded, most = engines.guarded(json.loads(engines.GUARD.read_text())["guard"])
+    assert len(recorded) == len(engines.CELLS) == 8
+    assert list(engines.find_slower(recorded, most)) == []
+
+
+def test_a_slower_engine_is_found(monkeypatch, engines):
+    """It is measured three times; a cell that is fast once is not slow."""
+    measured = iter([1.4, 1.35, 1.31, *[1.4, 1.4, 1.29], *[1.0] * 6])
+    monkeypatch.setattr(engines, "find_ratio", lambda cell: next(measured))
+    keys = [" ".join(map(str, cell)) for cell in engines.CELLS]
+    assert list(engines.find_slower(dict.fromkeys(keys, 1.0), 1.3)) == [
+        f"{keys[0]}: 1.31 of numpy's time, recorded is 1"]
+    assert next(measured, None) is None
+
+
+def test_another_machine_is_allowed_more(monkeypatch, engines):
+    """It has recorded no ratios, and is compared with the largest of all."""
+    kept = {f"One ({features}), onnxruntime 1.0.0": ratios for features, ratios in (
+        ("fma", {"a": 1.0, "b": 4.0}), ("avx512f", {"a": 2.0, "b": 3.0}))}
+    monkeypatch.setattr(engines, "machine", lambda: {"cpu": "One", "features": "fma", "onnxruntime": "1.0.0"})
+    assert engines.guarded(kept) == ({"a": 1.0, "b": 4.0}, 1.3)
+    monkeypatch.setattr(engines, "machine", lambda: {"cpu": "One", "features": "", "onnxruntime": "1.0.0"})
+    assert engines.guarded(kept) == ({"a": 2.0, "b": 4.0}, 2.5)
+
+
+def test_the_table_of_engines(engines, capsys):
+    """The engine that "auto" took is measured twice, and has one time."""
+    settings = {"models": "linear", "batches": "8", "dtypes": "float32", "seconds": "0.01", "steps": "10"}
+    engines.main(["--engines", "step", "auto", *(word for name, value in settings.items()
+                                               for word in (f"--{name}", value))])
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].split()[-2:] == ["step", "auto"]
+    assert said[3].split()[-1] == "epoch"
+    assert engines.compare_engines({"us": {"step": 4.0, "epoch": 2.0, "auto": 2.2}, "auto": "epoch"}) == {
+        "step": 2.0, "epoch": 1.0, "auto": 1.0}
+    assert engines.compare_engines({"us": {"step": 2.0, "epoch": 4.0, "auto": 3.0}, "auto": "epoch"})["auto"] == 1.5
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from torch_steps import BATCH, ENGINES, EPOCHS, IN_EVERY_ENGINE, ROWS, images, n
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator import Checkpoint
 from ortpartial.exceptions import ModelError, SettingError
+from ortpartial.execution import selection
 from ortpartial.learning import (
     CosineSchedule,
     ExponentialAverage,
@@ -20,7 +21,6 @@ from ortpartial.learning import (
     LearningRateSGD,
     LearningRateSGDNesterov,
 )
-from ortpartial.training import engine_selection
 from ortpartial.training_info import TrainingSession
 
 #: Adam divides by gradients that are nearly 0.
@@ -164,7 +164,8 @@ def test_a_change_in_a_callback_is_one_between_two_fits():
 def test_another_engine_where_many_weights_join(monkeypatch):
     """Weights that are too big for two copies are overwritten from then on."""
     plain = train("epoch", learning_rate="Adam", callbacks=[unfreezing], freeze="conv.*")
-    monkeypatch.setattr(engine_selection, "_BIG", 600)
+    monkeypatch.setattr(selection, "_BIG", 1)
+    monkeypatch.setattr(selection, "available_memory", lambda: 9600)
     o = Optimizer(network(), learning_rate="Adam", callbacks=[unfreezing], freeze="conv.*", max_iter=EPOCHS,
                   batch_size=BATCH, shuffle=False)
     assert (o.engine_, o._engine.copies) == ("epoch", 2)

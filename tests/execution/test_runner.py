@@ -257,17 +257,19 @@ def test_cuda(name):
     np.testing.assert_allclose(far.losses(X, y), near.losses(X, y), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("long", "chunk"), [(0, 2000), (10**9, 2000), (10**9, 2)], ids=["long", "short", "chunks"])
-def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, limit, long, chunk):
+@pytest.mark.parametrize(("long", "rows", "chunk"), [
+    (0, 64, 2000), (10**9, 0, 2000), (10**9, 64, 2000), (10**9, 64, 2)],
+    ids=["long", "many rows", "short", "chunks"])
+def test_an_epoch_in_one_run_or_several_is_the_same(monkeypatch, limit, long, rows, chunk):
     """Whether an epoch is one run or several, and how long a chunk of it is, changes no bit."""
-    limit(scanned_step=long)
+    limit(scanned_step=long, scanned_rows=rows)
     monkeypatch.setattr("ortpartial.execution.epoch_engine._CHUNK", chunk)
     X, y, w = data(53)
     found, expected = (optimizer(mlp(), engine=e, learning_rate="Adam").fit(X, y, w) for e in ("epoch", "step"))
     assert found.train_losses_ == pytest.approx(expected.train_losses_, rel=1e-12)
     states = [o.get_state() + o.get_state("optimizer") for o in (found, expected)]
     assert all((a == b).all() for a, b in zip(*states, strict=True))
-    assert any(key.kind == "epoch" for key in found._engine._programs) == (long > 0)
+    assert any(key.kind == "epoch" for key in found._engine._programs) == (long > 0 < rows)
 
 
 def calls(f):

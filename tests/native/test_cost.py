@@ -9,6 +9,7 @@ from models import mlp
 from ortpartial.graph import constant, op, scan, variable
 from ortpartial.learning import LearningRateAdam, LearningRateSGD, SquareLearningLoss
 from ortpartial.model import load
+from ortpartial.native import cost as cost_module
 from ortpartial.native.cost import StepCost, estimate_cost
 from ortpartial.training import TrainingSpec, step_values
 
@@ -90,10 +91,34 @@ def test_small_steps_pay_off_where_there_are_many(batch, rate, steps, pays_off):
     assert cost(batch, rate).pays_off(steps) is pays_off
 
 
-def test_steps_of_large_products_do_not_pay_off():
+@pytest.fixture(params=[False, True], ids=["Intel", "AMD"])
+def on_amd(request, monkeypatch):
+    monkeypatch.setattr(cost_module, "_is_amd", lambda: request.param)
+    return request.param
+
+
+def test_steps_of_large_products_pay_off_where_onnxruntime_has_no_further_vector_units(on_amd):
     large = cost(1024, LearningRateSGD(), hidden=512, features=512)
-    assert large.seconds_compiled > large.seconds
-    assert not large.pays_off(10**6)
+    assert (large.seconds_compiled < large.seconds) == large.pays_off(10**6) == on_amd
+    assert not large.pays_off(10**6, cores=2)
+
+
+def test_steps_of_larger_products_never_pay_off_but_reading_large_weights_does(on_amd):
+    assert not cost(32, LearningRateSGD(), hidden=2048, features=1024).pays_off(10**6)
+    assert cost(1, LearningRateSGD(), hidden=2048, features=1024).pays_off(10**6)
+
+
+def test_convolutions_pay_off_in_float64_alone(on_amd):
+    for dtype, pays_off in (("float32", False), ("float64", True)):
+        x, w = variable("x", dtype, [32, 8, 16, 16]), variable("w", dtype, [16, 8, 3, 3])
+        c = estimate_cost([op.Conv(x, w)], [x])
+        assert c.convolutions + c.lowered == c.flops == 2 * 32 * 16 * 14 * 14 * 8 * 9
+        assert c.pays_off(10**6) == (c.lowered > 0) == pays_off
+
+
+def test_onnxruntime_gains_by_cores():
+    c = cost(1024, LearningRateSGD())
+    assert c.take_on(1) == c.seconds > c.take_on(2) > c.seconds / 2
 
 
 @pytest.mark.parametrize(
@@ -107,7 +132,7 @@ def test_steps_of_large_products_do_not_pay_off():
         (256, LearningRateAdam(), 93.6, 40.0),
     ],
 )
-def test_estimates_are_near_what_was_measured(batch, rate, microseconds, compiled):
+def test_estimates_are_near_what_was_measured(on_amd, batch, rate, microseconds, compiled):
     """Of engines "epoch" and "native" on one core, for 20-100-1."""
     c = cost(batch, rate)
     assert 0.5 < c.seconds * 1e6 / microseconds < 2

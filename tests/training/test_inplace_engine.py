@@ -14,6 +14,7 @@ from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial import build, constant, load, op, variable
 from ortpartial.estimator import training as optimizer_module
 from ortpartial.exceptions import ConvergenceError
+from ortpartial.execution import selection
 from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
 from ortpartial.model import external_data as weights
@@ -56,10 +57,14 @@ def test_what_a_branch_reads_is_not_overwritten_before():
     assert can_overwrite(build([w, g, c], {"w_new": late + g}), {"w": "w_new"})
 
 
-def test_big_weights_are_trained_in_one_copy():
+def test_big_weights_are_trained_in_one_copy_where_memory_is_short(monkeypatch):
     X, y, _ = data(8)
+    plain = Optimizer(mlp(hidden=2**20), max_iter=1)
+    assert (plain.engine_, plain._engine.copies) == ("epoch", 2)
+    monkeypatch.setattr(selection, "available_memory", lambda: 2**27)
     o = Optimizer(mlp(hidden=2**20), max_iter=1)
     assert (o.engine_, o._engine.copies) == ("step", 1)
+    assert o.engine_reason_ == "memory counts, so weights are overwritten where they are"
     assert Optimizer(mlp(hidden=2**20), engine="epoch")._engine.copies == 2
     assert np.isfinite(o.fit(X, y).train_losses_).all()
 
@@ -144,6 +149,7 @@ def test_what_a_model_was_read_into_is_gone(tmp_path, monkeypatch):
     path = tmp_path / "big.onnx"
     onnx.save(build([x], {"y": x @ w}), path)
     read, loading = [], optimizer_module.load
+    monkeypatch.setattr(selection, "available_memory", lambda: 2**26)
 
     def watched(*arguments, **settings):
         model = loading(*arguments, **settings)
