@@ -25,6 +25,7 @@ from .graph_source import GraphPart, GraphSource
 from .held_rows import HeldRows
 from .hooks import has_hooks
 from .idle import IdleRunner
+from .inplace_engine import InplaceEngine
 from .interruption import interruptible
 from .loop import Loop
 from .mean import WeightedMean
@@ -42,6 +43,7 @@ from .selection import (
     select_for_device,
     select_for_fit,
     select_for_length,
+    select_for_memory,
 )
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
@@ -60,13 +62,13 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
         _import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
-           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "Loop", "Means",
-           "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy", "Shapes",
-           "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "InplaceEngine", "Loop",
+           "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
+           "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
            "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "choose_part", "count_batches",
            "describe_arrays", "describe_graphs", "describe_infinity", "describe_settings", "describe_versions",
            "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
            "is_interactive", "is_prefetching", "is_symbolic", "needs_one_copy", "prefetch", "refuse_batches",
            "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
-           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
-           "write_step"]
+           "select_for_length", "select_for_memory", "set_states", "share_cores", "shared_sessions", "view_training",
+           "wrap_sparse", "write_step"]

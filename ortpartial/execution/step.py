@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -12,13 +12,18 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import Settings
-from ortpartial.graph import Value, build, variable
+from ortpartial.graph import Value, build, find_inputs, rewrite, topological, variable
 from ortpartial.runtime import Buffer, Device, Session
+from ortpartial.texts import free_name
 
 from .names import StepNames
 from .vectors import Vector
 
 __all__ = ["Arrays", "Shapes", "Step", "StepSource"]
+
+#: Operators that compute an element of the first shape among their inputs from the elements at the same place.
+_BY_ELEMENT = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Exp", "If", "Log", "Max", "Min", "Mul", "Neg", "Pow",
+                         "Reciprocal", "Sign", "Sqrt", "Sub", "Sum", "Where"})
 
 #: Arrays by name.
 Arrays = Mapping[str, np.ndarray]
@@ -86,6 +91,41 @@ class Step:
     def build(self, apart: dict[str, np.ndarray] | None = None) -> ModelProto:
         """The step as a model; see `build` for `apart`."""
         return build(self.inputs, self.outputs, name="step", apart=apart)
+
+    def cut(self) -> tuple[Step, Step]:
+        """The step in two: all that a batch is read for, and the rest of the update, which takes state by element.
+
+        The second half reads results of the first, mostly gradients, as inputs. State whose next value is such a result
+        is state of the first half.
+        """
+        state = {self.inputs[n] for n in self.state}
+        late: set[Value] = set()
+        for node in topological([self.outputs[new] for new in self.state.values()]):
+            sizes = {x.shape for x in node.reads if x in state or x in late}
+            if node.op_type in _BY_ELEMENT and not node.domain and any(y.shape in sizes for y in node.outputs):
+                late.update(node.outputs)
+        if late.issuperset(self.outputs.values()):  # A graph of its own has an output.
+            late.clear()
+        new = {n: v for n in self.state.values() if (v := self.outputs[n]) in late}
+        stack, inner, ends = list(new.values()), set(new.values()), dict[str, Value]()
+        taken = {*self.inputs, *self.outputs}
+        while stack:
+            v = stack.pop()
+            assert v.node is not None
+            if v not in late:
+                ends[free_name(f"part_{len(ends)}", taken)] = v
+                continue
+            reads = [x for x in v.node.reads if x.node is not None and x.array is None and x not in inner]
+            inner.update(reads)
+            stack += reads
+        read = {v: variable(n, v.dtype, v.shape) for n, v in ends.items()}
+        rest = {**{n: v for n, v in self.outputs.items() if n not in new}, **ends}
+        new = dict(zip(new, rewrite(list(new.values()), read), strict=True))
+        kept = {n: self.inputs[n] for n, after in self.state.items() if after in new}
+        inputs = {**kept, **find_inputs(list(new.values()), self.inputs), **dict(zip(ends, read.values(), strict=True))}
+        first = {n: v for n, v in self.inputs.items() if self.state.get(n) in rest}
+        return (replace(self, inputs=first | find_inputs(list(rest.values()), self.inputs), outputs=rest),
+                replace(self, inputs=inputs, outputs=new))
 
     def open(self, device: str | Device, threads: int | None) -> Session:
         """The step, compiled."""
@@ -191,6 +231,20 @@ class StepSource(ABC):
         -------
         Step
         """
+
+    def compose_halves(self, weighting: bool | str = False) -> tuple[Step, Mapping[bool, Step]]:
+        """The step in two, as `Step.cut` cuts it.
+
+        The second half is given for a batch that updates the weights and, where others add to sums of gradients alone
+        that the engine sets to zero after an update, for these: by whether the update is due.
+        """
+        gradient, update = self.compose(weighting).cut()
+        return gradient, {True: update}
+
+    #: Whether a step can be cut in two: not where it is a file that is run as it is.
+    is_cut = True
+    #: Whether steps of little memory share an arena, and whether that is one range: see `session_options`.
+    shares_arena, reserves_arena = True, False
 
     @property
     def state_groups(self) -> Sequence[Collection[str]]:

@@ -11,7 +11,7 @@ from ortpartial.exceptions import DeadlineError
 
 from .interruption import check_timeout, interruptible
 from .native_engine import NativeEngine
-from .selection import select_for_steps
+from .selection import select_for_memory, select_for_steps
 from .step import Arrays, StepSource
 
 __all__ = ["Stepper"]
@@ -45,7 +45,7 @@ class Stepper:
     """
 
     def __init__(self, source: StepSource, engine: str, engines: Collection[str], timeout: float | None):
-        kind, reason = select_for_steps(engine, source, engines)
+        kind, reason = select_for_memory(engine, select_for_steps(engine, source, engines), source)
         self.timeout = check_timeout(timeout)
         self.engine = kind(source)
         self.engine.reason = reason

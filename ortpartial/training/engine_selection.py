@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from onnx import ModelProto
 
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import StepRunner, needs_one_copy, register_engine, select_for_device, select_for_fit
+from ortpartial.execution import (
+    InplaceEngine,
+    StepRunner,
+    needs_one_copy,
+    register_engine,
+    select_for_device,
+    select_for_fit,
+)
 from ortpartial.runtime import Device, find_untrusted, has_training
 
 from .agent_engine import AgentEngine
 from .data_parallel_engine import DataParallelEngine
-from .inplace_engine import InplaceEngine
 from .source import SpecSource
 from .spec import TrainingSpec
 

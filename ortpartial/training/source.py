@@ -14,8 +14,9 @@ from ortpartial.graph import Value
 from .flat_weights import FlatGroup, find_flat_groups
 from .names import Names
 from .row_weights import count_rows, find_weighting
-from .spec import ACCUMULATED, AVERAGE, TrainingSpec, program_bytes
-from .step import check_gradient, step_values
+from .spec import ACCUMULATED, AVERAGE, TrainingSpec, forward_bytes, program_bytes
+from .split_graphs import update_values
+from .step import check_gradient, gradient_values, step_values
 from .text_codes import encode_text
 
 __all__ = ["SpecSource", "spec_of"]
@@ -126,6 +127,23 @@ class SpecSource(StepSource):
         spec = self.spec if branches else replace(self.spec, branches=False)
         inputs, outputs = step_values(spec, weighted=weighting, groups=self.groups if flat else ())
         return Step(inputs, outputs, spec.names, frozenset(spec.controls))
+
+    def compose_halves(self, weighting: bool | str = False) -> tuple[Step, Mapping[bool, Step]]:
+        """The gradients, and the updates by them, without an If that would hold all state a second time."""
+        spec, kept = self.spec, frozenset(self.spec.controls)
+        updates = {due: Step(*update_values(spec, due=due), spec.names, kept)
+                   for due in ((True, False) if spec.accumulate > 1 else (True,))}
+        return Step(*gradient_values(spec, weighted=weighting), spec.names, kept), updates
+
+    @property
+    def shares_arena(self) -> bool:  # type: ignore[override]
+        """Whether memory stays with the process, where no checkpointing asks to give it back."""
+        return self.spec.gradient is None
+
+    @property
+    def reserves_arena(self) -> bool:  # type: ignore[override]
+        """Whether activations take more memory than weights."""
+        return forward_bytes(self.spec.rewritten) > sum(self.spec.model.arrays[w].nbytes for w in self.spec.weights)
 
     def threads(self) -> int | None:
         """Number of threads of a step."""

@@ -17,12 +17,28 @@ from .spec import TrainingSpec
 from .step import make_row_losses, make_targets, mean_loss, sum_values
 from .update import append_update
 
-__all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph"]
+__all__ = ["forward_graph", "loss_graph", "penalty_graph", "row_loss_graph", "update_graph", "update_values"]
 
 
 def update_graph(
     spec: TrainingSpec, *, penalized: Collection[str] = (), due: bool | None = None
 ) -> ModelProto:
+    """The update of all weights as a model; see `update_values`.
+
+    Parameters
+    ----------
+    spec, penalized, due : object
+        As for `update_values`.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    return build(*update_values(spec, penalized=penalized, due=due), name="learning_rate")
+
+
+def update_values(spec: TrainingSpec, *, penalized: Collection[str] = (), due: bool | None = None
+                  ) -> tuple[dict[str, Value], dict[str, Value]]:
     """The update of all weights: (gradients, gradients of the penalty, iteration, weights, states) -> the new.
 
     Parameters
@@ -36,7 +52,7 @@ def update_graph(
 
     Returns
     -------
-    onnx.ModelProto
+    inputs, outputs : dict of str to Value
     """
     names, k = spec.names, variable(spec.names.iteration, np.int64, [])
     inputs: dict[str, Value] = {}
@@ -48,7 +64,7 @@ def update_graph(
     inputs[names.iteration] = k
     outputs: dict[str, Value] = {}
     append_update(spec, spec.trained, gradients, k, inputs, outputs, due)
-    return build(inputs, outputs, name="learning_rate")
+    return inputs, outputs
 
 
 def penalty_graph(spec: TrainingSpec) -> ModelProto | None:

@@ -20,7 +20,7 @@ from .row_weights import make_weights, weigh_elements
 from .spec import TrainingSpec, known_shape
 from .update import append_update
 
-__all__ = ["check_gradient", "gradient_graph", "make_row_losses", "make_targets", "mean_loss",
+__all__ = ["check_gradient", "gradient_graph", "gradient_values", "make_row_losses", "make_targets", "mean_loss",
            "scale_gradient", "step_graph", "step_values", "sum_values"]
 
 
@@ -251,9 +251,24 @@ def scale_gradient(gradient: Gradient, scale: Value) -> Gradient:
     return scaled
 
 
-def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: dict[str, np.ndarray] | None = None,
-                   is_rewritten: bool = True) -> ModelProto:
-    """The first half of a step as a model, of which `update_graph` is the second.
+def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, is_rewritten: bool = True) -> ModelProto:
+    """The first half of a step as a model, of which `update_graph` is the second; see `gradient_values`.
+
+    Parameters
+    ----------
+    spec, weighted, is_rewritten : object
+        As for `gradient_values`.
+
+    Returns
+    -------
+    onnx.ModelProto
+    """
+    return build(*gradient_values(spec, weighted=weighted, is_rewritten=is_rewritten), name="gradient")
+
+
+def gradient_values(spec: TrainingSpec, *, weighted: bool | str = False, is_rewritten: bool = True
+                    ) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The first half of a step as an expression.
 
     Parameters
     ----------
@@ -261,15 +276,13 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: d
         The training.
     weighted : bool or "elements"
         Whether the rows have weights, or the elements of the targets.
-    apart : dict of str to numpy.ndarray, optional
-        Receives the big constants: see `build`.
     is_rewritten : bool
         Whether it is in the operators of a step; otherwise in the operators of the model and of the rules of its
         gradient.
 
     Returns
     -------
-    onnx.ModelProto
+    inputs, outputs : dict of str to Value
         Inputs: the model's, the targets, the weights if any, the seed and the iteration if random numbers follow
         from them, then every running statistic and every weight. Outputs: the loss of the batch, without the penalty,
         new statistics, then the gradient of the objective by every weight.
@@ -280,5 +293,4 @@ def gradient_graph(spec: TrainingSpec, *, weighted: bool | str = False, apart: d
     inputs, outputs, trained, gradients = _make_gradients(spec, model, gradient, k, weighted=weighted)
     outputs.update(zip(map(names.grad, trained), gradients, strict=True))
     inputs.update(find_inputs([outputs[names.loss]], {names.iteration: k}))
-    outputs = rewrite_step(outputs) if is_rewritten else outputs
-    return build({**inputs, **trained}, outputs, name="gradient", apart=apart)
+    return {**inputs, **trained}, rewrite_step(outputs) if is_rewritten else outputs

@@ -69,7 +69,8 @@ class TrainingSession:
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in a run where
+        ``"auto"`` or ``"step"``: a graph for each step; a big state is held once by "step", and by "auto" where memory
+        is short, and a step that overwrites it cannot be undone. ``"epoch"``: the same, and many steps in a run where
         `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
         batches that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
@@ -338,8 +339,17 @@ class TrainingSession:
         return {n: outputs[n] for n in self.outputs}
 
     def undo(self) -> None:
-        """Go back to before the last step, once; changes since then are lost."""
+        """Go back to before the last step, once; changes since then are lost.
+
+        Raises
+        ------
+        ModelError
+            The step has overwritten the only copy of the state, as with ``engine="step"`` from 16 MiB on.
+        """
         with self._runner.turn.lock:
+            if not self._runner.can_undo:
+                raise ModelError("The step has overwritten the only copy of the state, which is big: keep a copy of "
+                                 "`state`, and go back to it by `set_state`.")
             self._runner.undo()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:

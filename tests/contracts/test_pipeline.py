@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
-from ortpartial.execution import call, epoch_engine, exchange, step, step_engine
+from ortpartial.execution import call, epoch_engine, exchange, inplace_engine, step, step_engine
 from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.inplace_engine import InplaceEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.model.load import load
 from ortpartial.torch.layer_function import make_layer_function
-from ortpartial.training import SpecSource, data_parallel_engine, inplace_engine
+from ortpartial.training import SpecSource, data_parallel_engine
 from ortpartial.training.data_parallel_engine import DataParallelEngine
 from ortpartial.training.gradient_cut import GradientCut
-from ortpartial.training.inplace_engine import InplaceEngine
 from ortpartial.training_info import TrainingSession, session, to_training_info
 
 WEIGHTS = ["w", "v", "scale", "bias"]

@@ -21,11 +21,11 @@ from ortpartial import (
 )
 from ortpartial.exceptions import ModelError
 from ortpartial.execution.epoch_engine import EpochEngine
+from ortpartial.execution.inplace_engine import InplaceEngine
 from ortpartial.execution.step_engine import StepEngine
 from ortpartial.plots import plot_graph
 from ortpartial.training import SpecSource
 from ortpartial.training.data_parallel_engine import DataParallelEngine
-from ortpartial.training.inplace_engine import InplaceEngine
 
 
 def texts(ax):

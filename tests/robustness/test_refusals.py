@@ -14,7 +14,7 @@ from refusals import DOORS, MODELS, Exported, batch, make_model
 
 from ortpartial import OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import DataError
-from ortpartial.training.inplace_engine import InplaceEngine
+from ortpartial.execution.inplace_engine import InplaceEngine
 
 #: Doors that check themselves, and know the number where onnxruntime does not tell it.
 COMPILED = ("native", "export_c")
