@@ -19,7 +19,7 @@ from ortpartial.texts import free_name
 from .names import StepNames
 from .vectors import Vector
 
-__all__ = ["Arrays", "Shapes", "Step", "StepSource"]
+__all__ = ["Arrays", "Shapes", "Step", "StepSource", "fits"]
 
 #: Operators that compute an element of the first shape among their inputs from the elements at the same place.
 _BY_ELEMENT = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Exp", "If", "Log", "Max", "Min", "Mul", "Neg", "Pow",
@@ -297,3 +297,26 @@ class StepSource(ABC):
 
     def release(self) -> None:  # noqa: B027 - nothing is held
         """Give back memory of first numbers that can be read again."""
+
+
+def fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Whether a shape agrees with a declared shape.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of an array.
+    declared : sequence of int, str or None
+        Sizes; names and None stand for any.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> fits((3, 4), ("N", 4)), fits((3, 4), ("N", 5)), fits((3,), ("N", 4))
+    (True, False, False)
+    """
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)

@@ -14,7 +14,23 @@ from .native_engine import NativeEngine
 from .selection import select_for_memory, select_for_steps
 from .step import Arrays, StepSource
 
-__all__ = ["Stepper"]
+__all__ = ["EngineNames", "Stepper"]
+
+
+class EngineNames:
+    """The attributes of an object whose steps a `Stepper` takes."""
+
+    _steps: Stepper
+
+    @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._steps.engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it was chosen."""
+        return self._steps.engine.reason
 
 
 class Stepper:

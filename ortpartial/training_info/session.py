@@ -13,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.checks import check_names, to_generator
 from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
+from ortpartial.execution import EngineNames, GraphPart, GraphSource, StepNames, Stepper, StepRunner, fits
 from ortpartial.graph import Node, Value, build, constant, find_inputs, read_array, rewrite, to_dtype
 from ortpartial.learning import accept_words
 from ortpartial.model import (
@@ -48,7 +48,7 @@ _ENGINES = ("step", "epoch", "native")
 _SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
 
 
-class TrainingSession:
+class TrainingSession(EngineNames):
     """Run the training that a model stores, as the ONNX standard specifies it.
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
@@ -197,16 +197,6 @@ class TrainingSession:
             In the order of `inputs`.
         """
         return self._check(data)
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._runner.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._runner.reason
 
     @classmethod
     def from_model(
@@ -400,7 +390,7 @@ class TrainingSession:
         check_indices(self.ranges, arrays)
         if (shapes := tuple([a.shape for a in arrays.values()])) != self._shapes:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
-                if v.shape is not None and not _fits(shape, v.shape):
+                if v.shape is not None and not fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
             self._check_rows(arrays)
             self._shapes = shapes
@@ -508,12 +498,6 @@ class TrainingSession:
         inputs = ", ".join(f"{n} {v.type_name}" for n, v in self._types.items())
         size = sum(a.size for a in self._stored.values())
         return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._stored)} ({size:,} numbers)>"
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape agrees with the declared one."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
 def draw_initialization(
