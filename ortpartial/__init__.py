@@ -18,7 +18,6 @@ try:
         precision,
         schedule,
         subgraph,
-        training_info,
     )
     from .estimator import optimizer as _optimizer
     from .graph import values as _values
@@ -34,6 +33,7 @@ if _TYPE_CHECKING:
     from . import nn as nn
     from . import plots as plots
     from . import torch as torch
+    from . import training_info as training_info
     from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter
     from .adapters import trainable_parameters as trainable_parameters
     from .autodiff import composed, elementwise, grad, no_gradient, vjp
@@ -183,7 +183,7 @@ _ROOMS = {name: room for room, names in {
 if not _TYPE_CHECKING:  # Type checkers know all names, and a typo is none of them.
     def __getattr__(name: str) -> object:
         """Import a name from its room on first use: torch and scikit-learn take seconds, others milliseconds."""
-        if name in ("adapters", "artifacts", "kits", "nn", "plots", "torch"):
+        if name in ("adapters", "artifacts", "kits", "nn", "plots", "torch", "training_info"):
             return _get_optional(lambda: _import_module(f".{name}", __name__))
         if name in _ROOMS:
             value = _get_optional(lambda: getattr(_import_module(_ROOMS[name], __name__), name))

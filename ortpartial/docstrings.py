@@ -35,7 +35,7 @@ def document(*sources: object) -> Callable[[Same], Same]:
     """Decorate a class or a function, whose docstring leaves out parameters that others document.
 
     Each parameter of the signature that the section "Parameters" lacks is taken from the first source that has it, and
-    each attribute that "Attributes" lacks. A class of many settings says which groups they make.
+    each attribute that "Attributes" lacks from base classes. A class of many settings says which groups they make.
 
     Parameters
     ----------
@@ -78,7 +78,8 @@ def document(*sources: object) -> Callable[[Same], Same]:
         names = _list_parameters(target)
         if len(names) >= _MANY:
             head = f"{head.rstrip()}\n\n{_list_groups(names)}"
-        attributes = [n for text in texts for n in _read(text, "Attributes")] if isinstance(target, type) else []
+        bases = [text for text, source in zip(texts, [target, *sources], strict=True) if _is_base(source, target)]
+        attributes = [n for text in bases for n in _read(text, "Attributes")]
         listed = {"Parameters": names, "Attributes": attributes}
         joined = {title: _join(members, [_read(text, title) for text in texts])
                   for title, members in listed.items() if members}
@@ -88,6 +89,11 @@ def document(*sources: object) -> Callable[[Same], Same]:
         return target
 
     return decorate
+
+
+def _is_base(source: object, target: object) -> bool:
+    """Whether a class derives from the source, so that it has its attributes."""
+    return isinstance(target, type) and isinstance(source, type) and issubclass(target, source)
 
 
 def _list_parameters(target: object) -> list[str]:

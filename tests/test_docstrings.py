@@ -66,8 +66,17 @@ def test_attributes_follow_the_own_ones():
             Two numbers.
         """
 
-    @document(Base)
-    class Kind:
+    class Other:
+        """A class with settings of the same names.
+
+        Attributes
+        ----------
+        d : int
+            A fourth one.
+        """
+
+    @document(Other, Base)
+    class Kind(Base):
         """A kind.
 
         Attributes
@@ -82,6 +91,7 @@ def test_attributes_follow_the_own_ones():
         """
 
     assert Kind.__doc__.index("c : int") < Kind.__doc__.index("a, b : int") < Kind.__doc__.index("Examples")
+    assert "d : int" not in Kind.__doc__, "attributes are of bases, parameters of any source"
 
 
 @pytest.mark.parametrize("name", ["OnnxClassifier", "OnnxRegressor", "OrtGradientForwardBackwardOptimizer",

@@ -26,10 +26,14 @@ def test_importing_it_imports_no_runtime():
 
 
 def test_what_few_programs_need_is_imported_on_first_use():
-    names = ("adapters", "artifacts", "kits", "nn", "plots", "torch")
+    names = ("adapters", "artifacts", "kits", "native", "nn", "plots", "torch", "training_info")
     late = f"sorted(n for n in {names} if f'ortpartial.{{n}}' in sys.modules)"
-    assert run(f"import ortpartial, sys; print({late}); ortpartial.add_lora; ortpartial.artifacts; print({late})") == (
-        "[]\n['adapters', 'artifacts']")
+    count = "sum(n.split('.')[0] in ('ortpartial', 'tqdm') for n in sys.modules)"
+    used = "ortpartial.add_lora; ortpartial.artifacts"
+    first, second = run(f"import ortpartial, sys; print({late}, {count}); {used}; print({late})").splitlines()
+    late, modules = first.rsplit(" ", 1)
+    assert (late, second) == ("[]", "['adapters', 'artifacts']")
+    assert int(modules) <= 304, "Each module takes about half a millisecond of every start."
 
 
 def test_every_piece_is_a_name_of_the_package():

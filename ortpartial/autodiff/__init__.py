@@ -1,6 +1,6 @@
 """Reverse-mode automatic differentiation: the gradient of an expression is another expression."""
 
-from . import rules  # noqa: F401  (rules register themselves)
+from . import rules, trainable  # noqa: F401  (rules register themselves)
 from .depth import find_depths
 from .grad import Gradient, backpropagate, composed, expand_composition, grad, nodes_between
 from .ranges import set_unbounded
@@ -16,25 +16,16 @@ from .rules.sampling import expand_deform_conv
 from .rules.shape import concat_sizes, slice_shape
 from .rules.sliding import Window, has_few_windows, has_small_kernel, im2col, spatial_sizes
 from .rules.window import crop, pad_input, read_transposed_window
-from .trainable import (
-    WeightSelection,
-    explain_untrained,
-    find_default_weights,
-    find_reached_weights,
-    find_trainable,
-    resolve_weights,
-    warn_of_rounding,
-)
+from .trainable import *
 from .weight_names import find_frozen, find_named, list_adapter
 
-__all__ = [  # noqa: RUF022 - in groups
+__all__ = [
     # Differentiation.
     "Gradient", "backpropagate", "check_rounding", "grad", "nodes_between", "set_unbounded",
     # Rules.
     "composed", "elementwise", "expand_composition", "gradient_support", "has_rule", "no_gradient", "vjp",
     # Weights.
-    "WeightSelection", "explain_untrained", "find_default_weights", "find_depths", "find_frozen", "find_named",
-    "find_reached_weights", "find_trainable", "list_adapter", "resolve_weights", "warn_of_rounding",
+    "find_depths", "find_frozen", "find_named", "list_adapter", *trainable.__all__,
     # Formulas of rules that rewrites are written with, too.
     "Window", "broadcast_channels", "concat_sizes", "count_elements", "crop", "expand_deform_conv", "expand_lrn",
     "expand_recurrent", "find_single_slice", "has_few_windows", "has_small_kernel", "im2col", "normal_cdf",

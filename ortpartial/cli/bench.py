@@ -11,10 +11,9 @@ from ortpartial.estimator import resolve_losses
 from ortpartial.exceptions import OrtPartialError, SettingError
 from ortpartial.model import Model
 
-from .argument_types import Commands
 from .component_specs import parse_losses, parse_rate
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
+from .options import Commands, add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .timing import RandomRows, parse_sizes, time_forward, time_steps
 
 __all__ = ["add_bench_command"]

@@ -13,10 +13,9 @@ from ortpartial.exceptions import OrtPartialError, RewriteError
 from ortpartial.graph import find_inputs
 from ortpartial.rewrites import select_rewrites
 
-from .argument_types import Commands
 from .component_specs import parse_losses
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
+from .options import Commands, add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .roles import load_roles, read_columns
 from .timing import RandomRows, parse_sizes
 

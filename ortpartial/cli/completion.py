@@ -8,7 +8,7 @@ from pathlib import Path
 from ortpartial.exceptions import RuntimeMissingError
 from ortpartial.installation import install_command
 
-from .argument_types import Commands
+from .options import Commands
 
 __all__ = ["add_completion_command"]
 

@@ -12,10 +12,10 @@ from ortpartial.kits import TARGETS, TrainingKit, write_kit
 from ortpartial.model import read, write
 from ortpartial.training_info import TrainingSession
 
-from .argument_types import Commands
 from .component_specs import parse_loss, parse_rate
 from .console import print_json, print_line
 from .options import (
+    Commands,
     add_command,
     add_json_option,
     add_output_option,

@@ -13,9 +13,8 @@ from typing import Any
 from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
 from ortpartial.exceptions import SettingError
 
-from .argument_types import OptionGroup
 from .console import print_error, print_json, print_line
-from .options import add_force_option, add_json_option
+from .options import OptionGroup, add_force_option, add_json_option
 
 __all__ = ["add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "list_losses",
            "make_callbacks", "print_interruption", "remove_checkpoints"]

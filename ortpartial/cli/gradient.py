@@ -7,9 +7,8 @@ import argparse
 from ortpartial.model import write
 from ortpartial.rewrites import gradient_model
 
-from .argument_types import Commands
 from .console import print_json, print_line
-from .options import add_command, add_json_option, add_output_option, add_reading_options, load_model
+from .options import Commands, add_command, add_json_option, add_output_option, add_reading_options, load_model
 
 __all__ = ["add_gradient_command"]
 

@@ -35,10 +35,9 @@ from ortpartial.model import (
 from ortpartial.runtime import TRUSTED, find_untrusted
 from ortpartial.training import TrainingSpec, WeightDescription, describe_weights, forward_bytes, forward_graph
 
-from .argument_types import Commands
 from .component_specs import parse_rate
 from .console import format_seconds, format_table, paint, print_json, print_line
-from .options import add_command, add_json_option, add_reading_options, add_weights_options, load_model
+from .options import Commands, add_command, add_json_option, add_reading_options, add_weights_options, load_model
 from .timing import RandomRows, parse_sizes, time_steps
 
 __all__ = ["add_info_command"]

@@ -19,22 +19,11 @@ from ortpartial.learning import NextTokenLearningLoss
 from ortpartial.model import read, read_adapter, read_regular, write_files
 from ortpartial.runtime import check_adapter_files
 
-from .argument_types import Commands
+from . import fitting
 from .component_specs import parse_clipping, parse_rate
 from .console import paint, print_json, print_line
-from .fitting import (
-    add_fitting_options,
-    check_folder,
-    find_folder,
-    format_losses,
-    has_bar,
-    list_losses,
-    make_callbacks,
-    print_interruption,
-    remove_checkpoints,
-)
 from .interruption import Interruption
-from .options import add_command, check_output
+from .options import Commands, add_command, check_output
 from .token_rows import Row, TextReader, read_texts
 
 __all__ = ["add_lora_command"]
@@ -110,14 +99,14 @@ def add_lora_command(commands: Commands) -> None:
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the adapter to write: .onnx_adapter or .safetensors")
     output.add_argument("--base", type=Path, metavar="FILE", help="path of the base to write, which takes adapters")
-    add_fitting_options(output)
+    fitting.add_fitting_options(output)
 
 
 def run_lora(args: argparse.Namespace) -> int:
     """Train an adapter, and write it."""
     _check_options(args)
-    folder = find_folder(args)
-    check_folder(folder, args)
+    folder = fitting.find_folder(args)
+    fitting.check_folder(folder, args)
     rows = _read_rows(args)
     optimizer = _make_optimizer(args, folder)
     batches = PaddedBatches([row.ids for row in rows], [row.labels for row in rows], args.batch_size,
@@ -126,21 +115,21 @@ def run_lora(args: argparse.Namespace) -> int:
     try:
         optimizer.fit(batches, resume=folder if args.resume else None)
     except KeyboardInterrupt:
-        print_interruption(args, optimizer, folder)
+        fitting.print_interruption(args, optimizer, folder)
         return 130
     except ConvergenceError:
-        remove_checkpoints(folder, args)
+        fitting.remove_checkpoints(folder, args)
         raise
     except DataError:
         if not args.resume:  # Checkpoints of a training before stay.
-            remove_checkpoints(folder, args)
+            fitting.remove_checkpoints(folder, args)
         raise
     with Interruption() as interruption:  # The work below is finished even after Ctrl-C.
         interruption.is_raised = False
         save_adapter(optimizer, args.output, args.base)
         if args.base is not None:
             _copy_settings(args.model, args.base)
-        remove_checkpoints(folder, args)
+        fitting.remove_checkpoints(folder, args)
         _print_end(args, optimizer, len(rows), perf_counter() - start)
     return 0
 
@@ -187,7 +176,7 @@ def _make_optimizer(args: argparse.Namespace, folder: Path) -> OrtGradientForwar
         adapted, "adapter", learning_loss=NextTokenLearningLoss(),
         learning_rate=parse_rate(args.rate or _RATES[args.method]), max_iter=args.epochs, random_state=args.seed,
         train_mode=args.dropout > 0, gradient_clipping=parse_clipping(args.clip), accumulate=args.accumulate,
-        engine=args.engine, callbacks=make_callbacks(args, folder), verbose=int(has_bar(args)))
+        engine=args.engine, callbacks=fitting.make_callbacks(args, folder), verbose=int(fitting.has_bar(args)))
 
 
 def _add_adapter(args: argparse.Namespace, targets: Sequence[str]) -> ModelProto:
@@ -214,9 +203,9 @@ def _print_end(args: argparse.Namespace, optimizer: OrtGradientForwardBackwardOp
     last = optimizer.history_[-1]
     if args.json:
         print_json({"event": "end", "adapter": args.output, **({"base": args.base} if args.base else {}),
-                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in list_losses(last)},
+                    "epochs": optimizer.n_iter_, "rows": rows, **{n: last[n] for n in fitting.list_losses(last)},
                     "seconds": seconds})
     elif not args.quiet:
-        print_line(f"{paint(str(args.output), 'bold')}: the adapter, {format_losses(last)}")
+        print_line(f"{paint(str(args.output), 'bold')}: the adapter, {fitting.format_losses(last)}")
         if args.base is not None:
             print_line(f"{paint(str(args.base), 'bold')}: the base, which takes it")

@@ -7,14 +7,20 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from ortpartial.exceptions import SettingError
 from ortpartial.model import Model, load
 
-from .argument_types import Commands, OptionGroup
+__all__ = ["Commands", "OptionGroup", "add_command", "add_data_options", "add_force_option", "add_json_option",
+           "add_output_option", "add_reading_options", "add_timeout_option", "add_weights_options", "check_output",
+           "load_model"]
 
-__all__ = ["add_command", "add_data_options", "add_force_option", "add_json_option", "add_output_option",
-           "add_reading_options", "add_timeout_option", "add_weights_options", "check_output", "load_model"]
+#: The object that commands are added to, of a type of argparse that has no public name.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+#: An object that options are added to: a command, or a group of its options.
+OptionGroup: TypeAlias = "argparse.ArgumentParser | argparse._ArgumentGroup"
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

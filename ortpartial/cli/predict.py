@@ -30,11 +30,10 @@ from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 from ortpartial.training_info import TABLES, count_rows, write_table
 
-from .argument_types import Commands
 from .component_specs import parse_losses
 from .console import format_table, paint, print_json, print_line
 from .losses import choose_losses
-from .options import add_command, add_data_options, add_force_option, add_json_option, check_output
+from .options import Commands, add_command, add_data_options, add_force_option, add_json_option, check_output
 from .roles import Roles, load_roles, read_columns
 
 __all__ = ["add_evaluate_command", "add_predict_command"]

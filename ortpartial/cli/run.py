@@ -15,10 +15,9 @@ from ortpartial.exceptions import SettingError
 from ortpartial.model import write
 from ortpartial.training_info import TrainingSession, count_rows, read_rows, split_rows, train_epochs
 
-from .argument_types import Commands
 from .console import print_json, print_line
 from .interruption import Interruption
-from .options import add_command, add_json_option, add_timeout_option, check_output
+from .options import Commands, add_command, add_json_option, add_timeout_option, check_output
 
 __all__ = ["add_run_command"]
 

@@ -22,7 +22,6 @@ from ortpartial.model import Model, check_suffix, write
 from ortpartial.plots import plot_losses, save_figure
 from ortpartial.runtime import connect_processes
 
-from .argument_types import Commands
 from .component_specs import (
     parse_averaging,
     parse_clipping,
@@ -46,6 +45,7 @@ from .fitting import (
 from .interruption import Interruption
 from .losses import choose_losses
 from .options import (
+    Commands,
     add_command,
     add_data_options,
     add_reading_options,

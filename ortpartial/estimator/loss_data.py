@@ -14,7 +14,6 @@ from ortpartial.execution import Batch, is_batches
 from ortpartial.learning import Prediction, find_last_activation, guess_loss
 from ortpartial.model import check_indices, match_names
 from ortpartial.training import LossOutput, TrainingSpec
-from ortpartial.training_info import read_labels
 
 from .batches import BatchReader
 from .validation import DataAdapter, Forward, check_sample_weight, check_target
@@ -58,6 +57,8 @@ class LossDataAdapter(DataAdapter):
     """
 
     def __init__(self, spec: TrainingSpec):
+        from ortpartial.training_info import read_labels  # late: few models compute their loss themselves
+
         super().__init__(spec)
         self.labels = {n: spec.model.inputs[n] for n in self.loss.label_names}
         self.inputs = {n: v for n, v in self.inputs.items() if n not in self.labels and n != self.loss.row_weights}

@@ -18,7 +18,6 @@ from ortpartial.learning import BaseLearningLoss, list_settings, refuse_former_n
 from ortpartial.model import Model, infer_ties, load, prune_outputs, read
 from ortpartial.texts import parse_json
 from ortpartial.training import LossOutput, TrainingSpec, known_shape, make_targets, make_weights, mean_loss
-from ortpartial.training_info import declare_labels, declare_versions, find_labels, upgrade_model
 
 from .forms import Loss
 from .outputs import resolve_losses, warn_of_activations
@@ -82,6 +81,8 @@ def add_loss_output(
     >>> [i.name for i in graph.input], [o.name for o in graph.output]
     (['x', 'y_target', 'sample_weight'], ['y', 'loss'])
     """
+    from ortpartial.training_info import declare_labels, find_labels, upgrade_model  # late: few programs need it
+
     source = read(model) if isinstance(model, Model) else infer_ties(read(model))[0]
     proto = upgrade_model(source, [t.name for t in source.graph.initializer])
     libraries = model.custom_ops_library if isinstance(model, Model) else ()
@@ -120,6 +121,8 @@ def _check(model: Model, losses: Mapping[str, BaseLearningLoss], name: str) -> N
 
 def _append(proto: ModelProto, model: Model, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> None:
     """Append inputs and outputs to a graph, with the nodes that compute these."""
+    from ortpartial.training_info import declare_versions
+
     graph = proto.graph
     visible = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     visible |= {o for node in graph.node for o in node.output if o}

@@ -40,7 +40,6 @@ from ortpartial.model import AliasDict
 from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName, NodePlacement
 from ortpartial.training import RateFactors
-from ortpartial.training_info import recognize_training, to_training_info
 
 from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
@@ -394,6 +393,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> again.partial_fit(X, 3 * X).trained_coef_ == first.partial_fit(X, 3 * X).trained_coef_
         True
         """
+        from ortpartial.training_info import recognize_training  # late: few programs need it
+
         stored = recognize_training(model)
         optimizer = cls._from_stored(stored.model, {**stored.settings, "warm_start": True, **settings})
         optimizer.training.go_on(stored)
@@ -867,6 +868,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             As for `to_training_info`.
         """
         self.training.follow_pieces()
+        from ortpartial.training_info import to_training_info
+
         return to_training_info(self._spec, style, state=self._state.take_snapshot(), init=init, weighted=weighted)
 
     def export_step(self, folder: str | os.PathLike[str], targets: str | Sequence[str] = ("web",), *,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, State
 from ortpartial.exceptions import DataError
 from ortpartial.execution import HeldRows, SparseRows
 from ortpartial.learning import Meter, Prediction, resolve_metric
@@ -27,6 +27,18 @@ from .loss_data import LossDataAdapter
 from .validation import DataAdapter
 
 __all__ = ["Predictor"]
+
+
+class _Held:
+    """The rows of a validation, and all that follows from them and not from the weights."""
+
+    def __init__(self, spec: TrainingSpec, arrays: Mapping[str, np.ndarray]):
+        self.spec, self.rows = spec, HeldRows(arrays)
+        self.size = len(next(iter(arrays.values())))
+        self.counts = count_elements(spec, arrays)
+        self.totals = [c.sum().item() for c in self.counts.values()]
+        self.sessions: dict[bool, Session] = {}  # without and with predictions
+        self.aligned: State = {}
 
 
 class Predictor:
@@ -55,7 +67,7 @@ class Predictor:
         self.spec, self.engine, self.data, self.reader = spec, engine, data, BatchReader(data)
         self.sessions: dict[tuple[str, int | None, tuple[str, ...]], Session] = {}
         self._threads: dict[int, int | None] = {}  # by the number of rows
-        self._held = HeldRows({}), dict[str, np.ndarray]()  # the rows of a validation, and how much of them counts
+        self._held: _Held | None = None  # the rows of a validation
 
     def predict(self, X: Data) -> Any:
         """The trained output, or a dict of outputs by name where there are several."""
@@ -77,15 +89,35 @@ class Predictor:
         A meter is given the predictions, which the same run computes.
         """
         inputs, targets = self._to_arrays(X, y, sample_weight)
-        return sum(self._sum_part(part, meter) for part in self._cut({**inputs, **targets}))  # type: ignore[return-value]
+        return self._sum_parts({**inputs, **targets}, meter)
 
-    def sum_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> np.ndarray:
+    def sum_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> Sequence[tuple[float, float]]:
         """The sums of `sum_losses` for rows as a step reads them, which are asked for again and again."""
-        if self._held[0].rows is not arrays:
-            self._held = HeldRows(arrays), count_elements(self.spec, arrays)
-        held, counts = self._held
-        if held.is_bindable and self.data.fixed_batch is None:
-            return self._sum_part(arrays, meter, counts, held)
+        held = self._held
+        if held is None or held.rows.rows is not arrays or held.spec is not self.spec:
+            held = self._held = _Held(self.spec, arrays)
+        if not held.rows.is_bindable or self.data.fixed_batch is not None:
+            return self._sum_parts(arrays, meter).tolist()
+        losses = self._run_held(held, is_measured=meter is not None)
+        if meter is not None:
+            self._measure(losses, arrays, meter, held.aligned)
+        return self._sum_up(losses, held.counts, held.totals)
+
+    def _run_held(self, held: _Held, is_measured: bool) -> Mapping[str, np.ndarray]:
+        """The loss of every row, and the predictions where they are measured."""
+        if is_measured:
+            self._check_measurable()
+        with self.engine.turn.lock:
+            if (session := held.sessions.get(is_measured)) is None:
+                session = held.sessions[is_measured] = self._open(
+                    self._name_losses(held.rows.rows, is_measured), held.size, self._list_absent(held.rows.rows))
+            # Weights stay where they are until the session has read them.
+            return held.rows.run(
+                session, lambda: {n: self.engine.find_used(n) for n in self.spec.moving if n in session.inputs},
+                self.engine.local, self.engine.place, are_sized=not is_measured)
+
+    def _sum_parts(self, arrays: Mapping[str, np.ndarray], meter: Meter | None) -> np.ndarray:
+        """The sums of `sum_losses` for arrays, of which sparse arrays become dense in parts."""
         return sum(self._sum_part(part, meter) for part in self._cut(arrays))  # type: ignore[return-value]
 
     def _cut(self, arrays: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
@@ -102,31 +134,43 @@ class Predictor:
         fixed = self.data.fixed_batch or 1
         return max(fixed, min(sizes) // fixed * fixed) if sizes else None
 
-    def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None,
-                  counts: Mapping[str, np.ndarray] | None = None, held: HeldRows | None = None) -> np.ndarray:
+    def _sum_part(self, arrays: Mapping[str, np.ndarray], meter: Meter | None) -> np.ndarray:
         """The sums of `sum_losses` for arrays."""
-        names, spec = self.spec.names, self.spec
-        if spec.own_loss is not None and meter is not None:
-            self._check_predictions()
-        losses = self._losses(arrays, is_measured=meter is not None, held=held)
         if meter is not None:
-            for output, prediction in self._compare(losses, arrays).items():
-                meter.add(output, prediction)
-        counts = count_elements(spec, arrays) if counts is None else counts
-        if spec.own_loss is not None:  # The loss of the batch, or of each part of a fixed size.
+            self._check_measurable()
+        losses = self._losses(arrays, is_measured=meter is not None)
+        if meter is not None:
+            self._measure(losses, arrays, meter)
+        counts = count_elements(self.spec, arrays)
+        return np.array(self._sum_up(losses, counts, [c.sum().item() for c in counts.values()]))
+
+    def _measure(self, losses: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray], meter: Meter,
+                 aligned: State | None = None) -> None:
+        """Give a meter the predictions that a run has computed beside the losses."""
+        for output, prediction in self._compare(losses, arrays, aligned).items():
+            meter.add(output, prediction)
+
+    def _sum_up(self, losses: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray], totals: Sequence[float]
+                ) -> list[tuple[float, float]]:
+        """Σwℓ and Σwc for each trained output, of the loss of every row and by how much it counts."""
+        names = self.spec.names
+        if self.spec.own_loss is not None:  # The loss of the batch, or of each part of a fixed size.
             (count,) = counts.values()
             each = losses[names.loss]
             counted = count.reshape(len(each), -1).sum(axis=1)
-            return np.array([[(each * counted).sum(), counted.sum()]])
+            return [((each * counted).sum().item(), counted.sum().item())]
         rows = [losses[names.loss]] if len(counts) == 1 else [losses[names.loss_of(o)] for o in counts]
-        return np.array([[(row * c).sum(), c.sum()] for row, c in zip(rows, counts.values(), strict=True)])
+        return [(np.add.reduce(row * c, axis=None).item(), total)
+                for row, c, total in zip(rows, counts.values(), totals, strict=True)]
 
-    def _losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool = False, held: HeldRows | None = None
-                ) -> dict[str, np.ndarray]:
+    def _losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool = False) -> dict[str, np.ndarray]:
         """The loss of every row, and the predictions where they are measured."""
+        return self._run(self._name_losses(arrays, is_measured), arrays)
+
+    def _name_losses(self, arrays: Mapping[str, np.ndarray], is_measured: bool) -> str:
+        """The graph of the losses of arrays, with the predictions where they are measured."""
         weighted = self.spec.own_loss is None and find_weighting(self.spec, arrays) == "elements"
-        graph = "weighted losses" if weighted else "losses"
-        return self._run(f"measured {graph}" if is_measured else graph, arrays, held=held)
+        return f"{'measured ' if is_measured else ''}{'weighted ' if weighted else ''}losses"
 
     def _to_arrays(self, X: Data, y: Data, sample_weight: Data) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Arrays of the inputs, and of the targets and the weights."""
@@ -147,14 +191,16 @@ class Predictor:
             self.data.check_counts(targets)
         return _unwrap(scores)
 
-    def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, Prediction]:
+    def _compare(self, outputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray],
+                 aligned: State | None = None) -> dict[str, Prediction]:
         """The predictions of the trained outputs, beside their targets and weights."""
         if isinstance(self.data, LossDataAdapter):
             return self.data.compare({n: outputs[n] for n in self.spec.predictions}, targets)
         names, predictions = self.spec.names, {}
         for output, loss in self.spec.losses.items():
             w = targets.get(self.spec.weight_names[output], targets.get(names.sample_weight))
-            predictions[output] = Prediction(outputs[output], targets[names.target(output)], w, loss)
+            memory = {} if aligned is None else aligned.setdefault(output, {})
+            predictions[output] = Prediction(outputs[output], targets[names.target(output)], w, loss, memory)
         return predictions
 
     def forward(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -162,22 +208,27 @@ class Predictor:
         self._check_predictions()
         return self._run("predict", inputs)
 
+    def _check_measurable(self) -> None:
+        """Refuse metrics of a model whose only output is its loss."""
+        if self.spec.own_loss is not None:
+            self._check_predictions()
+
     def _check_predictions(self) -> None:
         """Refuse a model without anything to predict."""
         if not self.spec.predictions:
             raise DataError(f"The model has no output but its loss, {next(iter(self.spec.losses))!r}, so that there is "
                             f"nothing to predict; export it with its predictions as further outputs.")
 
-    def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None, held: HeldRows | None = None
-             ) -> dict[str, np.ndarray]:
+    def _list_absent(self, feeds: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+        """The inputs that the graph computes, as the data leave them out."""
+        return tuple([n for n in self.spec.computed.shapes if n not in feeds])
+
+    def _run(self, graph: str, feeds: Mapping[str, np.ndarray], size: int | None = None) -> dict[str, np.ndarray]:
         """Run a graph on all rows; batch by batch where that is asked for, or the batch dimension is fixed."""
         rows = len(next(iter(feeds.values())))
         size = self.data.fixed_batch or size or self._find_part(feeds) or rows
         with self.engine.turn.lock:
-            session = self._open(graph, size, tuple([n for n in self.spec.computed.shapes if n not in feeds]))
-            if held is not None:  # Its weights stay where they are until it has read them.
-                used = {n: self.engine.find_used(n) for n in self.spec.moving if n in session.inputs}
-                return held.run(session, used, self.engine.local)
+            session = self._open(graph, size, self._list_absent(feeds))
             weights = {n: self.engine.get_used(n) for n in self.spec.moving if n in session.inputs}
         batches = []
         for start in range(0, rows, size):

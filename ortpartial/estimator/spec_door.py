@@ -88,7 +88,7 @@ class SpecDoor(Door):
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> float:
         """The same of rows as `to_arrays` gives them, which a fit asks for again and again."""
-        return sum(total / count for total, count in self.predictor.sum_held(arrays, meter).tolist() if count)
+        return sum(total / count for total, count in self.predictor.sum_held(arrays, meter) if count)
 
     def compute_loss(self, batch: Data) -> float:
         """The mean loss of a batch with the weights that predictions use, without an update."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ModelProto
@@ -14,7 +14,7 @@ from onnx import ModelProto
 from ortpartial.annotations import ArrayLike, Record
 from ortpartial.exceptions import DataError, SettingError
 from ortpartial.graph import build, to_dtype, variable
-from ortpartial.learning import fingerprint
+from ortpartial.learning import fingerprint, is_settled
 from ortpartial.model import check_finite, restore_weights, write, write_folder
 from ortpartial.runtime import Session
 from ortpartial.training import (
@@ -27,9 +27,11 @@ from ortpartial.training import (
     row_loss_graph,
     spec_of,
 )
-from ortpartial.training_info import TrainingSnapshot
 
 from .loss_graph import drop_loss
+
+if TYPE_CHECKING:
+    from ortpartial.training_info import TrainingSnapshot
 
 __all__ = ["TrainingState"]
 
@@ -49,7 +51,9 @@ class TrainingState:
         self.spec, self.engine = spec, engine
         #: The outputs of the trained model; all by default.
         self.outputs: Sequence[str] | None = None
-        self._rate: Hashable = None  # The fingerprint of the one whose schedule has a session.
+        self._rate: Hashable = None  # The fingerprint of the optimizer whose schedule is at hand.
+        self._schedule: Session | float = 0.0  # a number where it is constant
+        self._settled: TrainingSpec | None = None  # of which it is, where the optimizer never changes
         self._gradient: tuple[Hashable, Session] | None = None  # with what it was made for
 
     def list_names(self, kind: str) -> list[str]:
@@ -84,13 +88,18 @@ class TrainingState:
                   ) -> float:
         """η of the next update, as the step computes it; or of a former update, with spec and scale of its time."""
         spec = spec or self.spec
-        rate = spec.planned_rate
-        if (key := fingerprint(rate)) != self._rate:
-            dtype = next(iter(spec.trained.values())).dtype
-            k = variable("k", np.int64, [])
-            self._schedule, self._rate = Session(build([k], {"eta": rate.step_size(k, dtype)})), key
-        return float(self._schedule.run({"k": np.array(update or self.engine.updates + 1)})["eta"]) * (
-            self.rate_scale if scale is None else scale)
+        if spec is not self._settled:  # A callback asks after every epoch.
+            rate = spec.planned_rate
+            if (key := fingerprint(rate)) != self._rate:
+                k = variable("k", np.int64, [])
+                eta = rate.step_size(k, next(iter(spec.trained.values())).dtype)
+                self._schedule = Session(build([k], {"eta": eta})) if eta.array is None else float(eta.array)
+                self._rate = key
+            self._settled = spec if is_settled(rate) else None
+        schedule = self._schedule
+        if not isinstance(schedule, float):
+            schedule = float(schedule.run({"k": np.array(update or self.engine.updates + 1)})["eta"])
+        return schedule * (self.rate_scale if scale is None else scale)
 
     @property
     def rate_scale(self) -> float:
@@ -154,6 +163,8 @@ class TrainingState:
 
     def take_snapshot(self) -> TrainingSnapshot:
         """The state that `to_training_info` writes."""
+        from ortpartial.training_info import TrainingSnapshot
+
         with self.engine.turn.lock:
             *optimizer, iteration = self.get("optimizer")
             seed = self.engine.get(self.spec.names.seed)

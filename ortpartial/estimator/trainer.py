@@ -86,6 +86,12 @@ class OptimizerTrainer:
         """A copy of the records of all epochs so far."""
         return self.optimizer.history_
 
+    def read_record(self) -> Record:
+        """The record of the last epoch."""
+        records = self.loop.records
+        self.training.state.add_rates(records)
+        return records[-1]
+
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights that predictions use, by name."""
         return self.optimizer.trained_coef_

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from numbers import Real
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
@@ -73,7 +74,6 @@ from ortpartial.training import (
     select_engine,
     select_for_length,
 )
-from ortpartial.training_info import StoredTraining
 
 from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
 from .checkpoint import find_checkpoint
@@ -102,6 +102,9 @@ from .spec_door import SpecDoor
 from .state import TrainingState
 from .validation import DataAdapter
 from .weights import choose_weights, find_loss_weights, freeze_less, leave_out_loss
+
+if TYPE_CHECKING:
+    from ortpartial.training_info import StoredTraining
 
 __all__ = ["Training"]
 

@@ -168,8 +168,12 @@ class DataReader:
             raise DataError("X_val and y_val belong together; y_val is missing.")
         if iter(X_val) is X_val and self.settings.max_iter > 1:
             raise DataError("X_val gives its batches once; give what can be iterated over again.")
-        if self.overrides.validation_step is None:
-            self._check_each(X_val)
+        if self.overrides.validation_step is not None:
+            return rows, X_val, None
+        if type(X_val) is list and len(X_val) == 1:  # rows with weights, as an estimator of scikit-learn has them
+            (batch,) = self.door.read_batches(X_val)
+            return rows, X_val, self.door.to_arrays(*batch, None)[0]
+        self._check_each(X_val)
         return rows, X_val, None
 
     def _check_each(self, batches: Iterable[Data], least: int = 1) -> None:
@@ -248,9 +252,10 @@ def measure_rows(door: Door, settings: FitSettings, data: FitData) -> dict[str, 
 def _list_metrics(settings: FitSettings, data: FitData) -> list[Metric]:
     """The metrics of the rows that are trained."""
     metrics = settings.list_metrics("training")
+    if data.validation is not None:
+        return metrics
     names = {metric.name for metric in metrics}
-    others = settings.list_metrics("validation") if data.validation is None else []
-    return [*metrics, *(metric for metric in others if metric.name not in names)]
+    return [*metrics, *(metric for metric in settings.list_metrics("validation") if metric.name not in names)]
 
 
 def _cut(door: Door, settings: FitSettings, data: FitData) -> Iterator[Data]:

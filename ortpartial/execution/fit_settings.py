@@ -98,4 +98,6 @@ class FitSettings:
 
     def list_metrics(self, rows: str) -> list[Metric]:
         """The metrics of the ``"validation"`` data, or of the rows of the ``"training"``."""
+        if not self.metrics:  # asked at every validation, and a small epoch takes microseconds
+            return []
         return [metric for metric in map(resolve_metric, self.metrics) if metric.rows == rows]

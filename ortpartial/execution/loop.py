@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from threading import get_ident
@@ -15,7 +15,7 @@ import numpy as np
 
 from ortpartial.annotations import Data, Record, State
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
-from ortpartial.learning import Meter
+from ortpartial.learning import Meter, Metric
 from ortpartial.logs import logger
 
 from .exchange import describe_arrays, describe_settings
@@ -80,6 +80,7 @@ class Loop:
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; the mean of rows is the engine's
         self._checked: StepRunner | None = None  # whose step was checked against the model as it is written
+        self._measured: tuple[FitSettings | None, Sequence[Metric]] = None, ()  # the metrics of validation data
         self.reset()
 
     def reset(self) -> None:
@@ -225,21 +226,24 @@ class Loop:
 
     def _validate(self, data: FitData) -> None:
         """Record the mean loss of validation data and the metrics, and let a schedule see the loss."""
-        of_training, columns = measure_rows(self.door, self.settings, data), dict[str, float]()
+        of_training = measure_rows(self.door, self.settings, data) if self.settings.metrics else {}
         self.last_metrics = of_training
-        if data.validation is not None:
-            result, metrics = self._measure_validation(data)
-            means = result if isinstance(result, Mapping) else {"loss": result}
-            self.validation_losses.append(means.get("loss", next(iter(means.values()), 0.0)))
-            columns = {f"validation_{n}": mean for n, mean in means.items()}
-            self.last_metrics = {**{f"val_{n}": number for n, number in metrics.items()}, **of_training}
+        if data.validation is None:
+            self._record(**of_training)
+            return
+        result, metrics = self._measure_validation(data)
+        means = {"loss": result} if isinstance(result, float) else result
+        self.validation_losses.append(means["loss"] if "loss" in means else next(iter(means.values()), 0.0))
+        columns = {f"validation_{n}": mean for n, mean in means.items()}
+        self.last_metrics = {**{f"val_{n}": number for n, number in metrics.items()}, **of_training}
         self._record(**columns, **self.last_metrics)
-        if data.validation is not None:
-            self.door.watch(self.validation_losses[-1])
+        self.door.watch(self.validation_losses[-1])
 
     def _measure_validation(self, data: FitData) -> tuple[float | Mapping[str, float], dict[str, float]]:
         """The mean loss or losses of validation data, and the metrics, in a single pass unless a user computes them."""
-        metrics, step = self.settings.list_metrics("validation"), self.overrides.validation_step
+        if self._measured[0] is not self.settings:  # A callback may have replaced them.
+            self._measured = self.settings, self.settings.list_metrics("validation")
+        metrics, step = self._measured[1], self.overrides.validation_step
         meter, batches = Meter(metrics) if metrics else None, data.validation or ()
         if step is None:
             result = (self.door.validate(batches, meter) if data.held is None else

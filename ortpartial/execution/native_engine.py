@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
 from ortpartial.graph import Value, constant, state_refusal, variable
-from ortpartial.native import Field, NativeStep, compile_library, lay_out, translate
 
 from .call import Call
 from .epoch_engine import EpochEngine
@@ -20,10 +20,13 @@ from .runner import ProgramKey, is_symbolic
 from .shared_sessions import shared_sessions
 from .step import Arrays, Shapes, Step, StepSource
 
+if TYPE_CHECKING:
+    from ortpartial.native import Field, NativeStep
+
 __all__ = ["NativeEngine", "write_step"]
 
 #: Most steps in a call, and the most multiplications that they take together: a tenth of a second, which is all that
-#: Ctrl-C can take away. A call copies the state in and out, which took 5 % of a network of 1 million weights with fewer.
+#: Ctrl-C can take away. A call copies the state in and out, which with fewer took 5 % of a million weights' training.
 _STEPS, _WORK = 2**15, 2**30
 #: Bytes that memory is aligned to, a line of the cache.
 _LINE = 64
@@ -53,6 +56,8 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     UntranslatableError
         An operator cannot be written in C; the message names it.
     """
+    from ortpartial.native import translate  # late: short trainings need none of it
+
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
     step = source.compose(weighting, branches=False)
     return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
@@ -123,6 +128,8 @@ class NativeEngine(EpochEngine):
 
 def _compile(write: Callable[[], NativeStep]) -> tuple[NativeStep, ctypes.CDLL]:
     """A step as C, and the library of it."""
+    from ortpartial.native import compile_library
+
     try:
         step = write()
     except UntranslatableError as e:
@@ -213,6 +220,8 @@ class _NativeCall(_NativeMemory):
 
     def _write(self, part: Step, results: Mapping[str, Value]) -> NativeStep:
         """The step, whose inputs and settings are copied into its memory."""
+        from ortpartial.native import translate
+
         inputs = {**part.inputs, **{key: variable(key, results[n].dtype, results[n].shape)
                                     for key, n in self._results.items()}}
         losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
@@ -250,6 +259,8 @@ def _point_to(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
 
 def _allocate(fields: Sequence[Field]) -> np.ndarray:
     """Memory of a struct."""
+    from ortpartial.native import lay_out
+
     return _allocate_as(lay_out(fields))
 
 

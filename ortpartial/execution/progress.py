@@ -11,8 +11,6 @@ from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import TextIO
 
-from tqdm import tqdm
-
 from ortpartial.exceptions import ConvergenceError, DeadlineError
 from ortpartial.logs import logger, seconds_compiling
 from ortpartial.texts import printable
@@ -179,6 +177,8 @@ class Bar:
 
     def __init__(self, look: Callable[..., tuple[str, int, int | None, dict[str, float]]], unit: str = "batch",
                  units: str = "batches"):
+        from tqdm import tqdm  # late: few programs show a bar
+
         self.look, self._without_end = look, _FORMAT_WITHOUT_END.replace("{units}", units)
         text, _, total, _ = look()
         # tqdm 4.70 writes nothing to a terminal that does not know its size, as under `script` and sometimes docker.

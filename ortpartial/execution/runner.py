@@ -246,9 +246,18 @@ class StepRunner(ABC):
 
         The average of no update is the weight itself.
         """
-        if self.use_average and name in self.source.averages and self.updates > self.source.average_start:
+        if self._is_averaged and name in self.source.averages:
             name = self.source.averages[name]
         return self._bound[self.side][name]
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.use_average and self.updates > self.source.average_start
+
+    @property
+    def place(self) -> tuple[StepRunner, int, bool]:
+        """The same as long as `find_used` returns the same memory."""
+        return self, self.side, self._is_averaged
 
     def undo(self) -> None:
         """Back to before the last step, which is in the other set of buffers; with a single set, it was not taken."""

@@ -7,7 +7,6 @@ from math import prod
 
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
 from ortpartial.model import available_memory
-from ortpartial.native import compile_library, estimate_cost, find_compiler
 from ortpartial.runtime import Device, cores
 
 from .cuda_graph_engine import CudaGraphEngine
@@ -71,8 +70,11 @@ def select_for_fit(engine: str) -> tuple[type[StepRunner], str]:
         *names, last = map(repr, _ENGINES)
         raise SettingError(f"engine={engine!r} is not known; leave it at 'auto', which takes the fastest that the "
                            f"training allows, or choose {', '.join(names)} or {last}.")
-    if engine == "native" and find_compiler() is None:
-        return EpochEngine, "there is no C compiler that works, which engine='native' needs"
+    if engine == "native":
+        from ortpartial.native import find_compiler  # late: short trainings need none of it
+
+        if find_compiler() is None:
+            return EpochEngine, "there is no C compiler that works, which engine='native' needs"
     return _ENGINES[engine], "asked for"
 
 
@@ -209,7 +211,11 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
     default = select_for_fit("auto")
-    if steps < MANY_STEPS or not runner.source.is_translatable or find_compiler() is None:
+    if steps < MANY_STEPS or not runner.source.is_translatable:
+        return default
+    from ortpartial.native import find_compiler
+
+    if find_compiler() is None:
         return default
     if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
         runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
@@ -218,6 +224,8 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
 
 def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:
     """The native engine, or another with what is missing for it; None where it does not pay off."""
+    from ortpartial.native import compile_library, estimate_cost
+
     try:
         batch = source.for_rows(rows)
         step, threads = batch.compose(branches=False), batch.threads() or cores()

@@ -51,6 +51,9 @@ class Trainer(Protocol):
     def read_history(self) -> list[Record]:
         """A copy of the records of all epochs so far."""
 
+    def read_record(self) -> Record:
+        """The record of the last epoch."""
+
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights that predictions use, by name."""
 
@@ -162,6 +165,6 @@ def view_training(trainer: Trainer, owner: Estimator) -> TrainingView:
     """
     loop = trainer.loop
     iteration, loss = loop.read_progress()
-    last = trainer.read_history()[-1:] if loop.records else []
-    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last[0] if last else {}),
-                        trainer.rate, perf_counter() - loop.began, owner, trainer)
+    last = trainer.read_record() if loop.records else {}
+    return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last), trainer.rate,
+                        perf_counter() - loop.began, owner, trainer)

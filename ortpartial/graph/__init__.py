@@ -1,6 +1,6 @@
 """The notation: Python arithmetic on values, and models built from them."""
 
-from . import indexing  # noqa: F401  (x[...] calls it)
+from . import indexing, ops, refusals  # noqa: F401  (x[...] calls indexing)
 from .arithmetic import Arithmetic
 from .body_types import CONTROL, body_inputs
 from .build import build
@@ -19,32 +19,9 @@ from .gradient_stop import (
 from .immutable import Immutable
 from .opaque import describe_opaque, register_type_finder
 from .opaque_schema import OpaqueSchema
-from .ops import (
-    SMALL,
-    Operators,
-    attach_outputs,
-    constant,
-    make_node,
-    op,
-    register_guard,
-    register_writer,
-    variable,
-    without_guards,
-)
+from .ops import *
 from .pickling import NodeList
-from .refusals import (
-    GUARD,
-    LEAST_GUARDED,
-    REFUSING,
-    SHIFT,
-    Bound,
-    describe_bound,
-    describe_refusal,
-    find_bound,
-    find_refused,
-    name_node,
-    state_refusal,
-)
+from .refusals import *
 from .rewriter import make_rewriter, rewrite
 from .schemas import (
     OPSET,
@@ -63,15 +40,13 @@ from .traits import FLOATS, LABEL_LOSSES, PRODUCTS, RANDOM, VIEWS, WITH_BODIES
 from .values import Node, Subgraph, Value, counter, topological, walk_back
 from .walk import find_boundary, find_inputs, find_reached, walk_nodes
 
-__all__ = ["CONTROL", "FLOATS", "GUARD", "LABEL_LOSSES", "LEAST_GUARDED", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS",
-           "RANDOM", "REFUSING", "SHIFT", "SMALL", "VIEWS", "WITH_BODIES", "Arithmetic", "Bound", "Immutable", "Node",
-           "NodeList", "OpaqueSchema", "Operators", "Subgraph", "Value", "accepted_types", "attach_outputs",
-           "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "constant", "count_flops",
-           "count_runs", "counter", "defaults", "describe_bound", "describe_misfit", "describe_opaque",
-           "describe_refusal", "drop_straight_through", "evaluating", "find_bound", "find_boundary", "find_inputs",
-           "find_numbers", "find_reached", "find_refused", "forget_zero_sizes", "gradient_reads", "is_gradient_stop",
-           "loop", "make_node", "make_rewriter", "mark_gradient_stop", "name_node", "ones_like", "onnx_type", "op",
-           "parameter", "read_array", "register_evaluator", "register_guard", "register_schema", "register_type_finder",
-           "register_writer", "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of",
-           "state_refusal", "stop_gradient", "to_dtype", "topological", "unbroadcast", "variable", "walk_back",
-           "walk_nodes", "widen_body", "with_numbers", "without_guards", "zeros_like"]
+__all__ = ["CONTROL", "FLOATS", "LABEL_LOSSES", "MISTAKEN_DEFAULTS", "OPSET", "PRODUCTS", "RANDOM", "VIEWS",
+           "WITH_BODIES", "Arithmetic", "Immutable", "Node", "NodeList", "OpaqueSchema", "Subgraph", "Value",
+           "accepted_types", "attribute_value", "body_inputs", "build", "cast", "check_required", "cond", "count_flops",
+           "count_runs", "counter", "defaults", "describe_misfit", "describe_opaque", "drop_straight_through",
+           "evaluating", "find_boundary", "find_inputs", "find_numbers", "find_reached", "forget_zero_sizes",
+           "gradient_reads", "is_gradient_stop", "loop", "make_rewriter", "mark_gradient_stop", "ones_like",
+           "onnx_type", "parameter", "read_array", "register_evaluator", "register_schema", "register_type_finder",
+           "replace_gradient", "reshape_like", "rewrite", "scan", "schema_of", "shape_of", "stop_gradient", "to_dtype",
+           "topological", "unbroadcast", "walk_back", "walk_nodes", "widen_body", "with_numbers", "zeros_like"]
+__all__ += [*ops.__all__, *refusals.__all__]

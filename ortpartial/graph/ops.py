@@ -70,7 +70,8 @@ def variable(name: str, dtype: DTypeLike, shape: Sequence[int | str | None] | No
         raise GraphError(f"variable: the shape of {name!r} is {shape!r}; a sequence was expected, such as [{shape!r}].")
     element_type = _find_element_type(dtype)
     try:
-        tensor_type = helper.make_tensor_type_proto(element_type, shape)
+        sizes = shape if shape is None else [int(n) if isinstance(n, np.integer) else n for n in shape]
+        tensor_type = helper.make_tensor_type_proto(element_type, sizes)
     except (TypeError, ValueError):
         raise GraphError(f"variable: the shape of {name!r} is {shape!r}; expected sizes, names or None.") from None
     return Value(tensor_type, hint=name)

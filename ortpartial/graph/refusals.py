@@ -181,7 +181,9 @@ def name_node(name: str, op_type: str, output: str) -> str:
     """
     if name and not re.fullmatch(rf"{op_type}_node_\d+", name):
         return f"Node {name!r} ({op_type})"
-    return f"{op_type} of {output!r}" if output and not re.fullmatch(rf"{op_type}_\d+", output) else f"A {op_type}"
+    if output and not re.fullmatch(rf"{op_type}_\d+", output):
+        return f"{op_type} of {output!r}"
+    return f"An {op_type}" if op_type.startswith(tuple("AEIOU")) else f"A {op_type}"
 
 
 # -- ranges by operator

@@ -10,7 +10,7 @@ import numpy as np
 from ortpartial.checks import is_whole, to_number, to_tuple
 from ortpartial.exceptions import SettingError
 
-__all__ = ["ClassWeights", "balance_classes", "check_class_weight", "list_class_weights"]
+__all__ = ["ClassWeights", "balance_classes", "check_class_weight", "check_factors", "list_class_weights"]
 
 
 class ClassWeights(dict[int, float]):
@@ -107,3 +107,32 @@ def balance_classes(labels: np.ndarray) -> dict[int, float]:
     classes, counts = np.unique(labels, return_counts=True)
     weights = labels.size / (len(classes) * counts)
     return dict(zip(classes.tolist(), weights.tolist(), strict=True))
+
+
+def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
+    """A setting that is a number, or an array of them, at least 0: in a form that can be hashed.
+
+    Parameters
+    ----------
+    piece : object
+        The object of the setting.
+    name : str
+        The name of the setting.
+
+    Returns
+    -------
+    float, tuple of float or None
+
+    Raises
+    ------
+    SettingError
+        An element is no finite number at least 0.
+    """
+    setting = getattr(piece, name)
+    if setting is None:
+        return None
+    numbers = np.ravel(np.asarray(setting, dtype=object)).tolist()
+    if not numbers or any(to_number(v, low=0) is None for v in numbers):
+        raise SettingError(f"{type(piece).__name__}: {name} is {setting!r}, a finite number at least 0, or an array of "
+                           f"them, was expected.")
+    return tuple(map(float, numbers)) if np.ndim(setting) else float(numbers[0])

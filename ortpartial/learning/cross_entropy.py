@@ -10,14 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from ortpartial.annotations import DTypeLike
-from ortpartial.checks import to_number
 from ortpartial.exceptions import DataError, GraphError, SettingError
 from ortpartial.graph import Value, cast, constant, op
 
 from .base import check_number
 from .base_loss import BaseLearningLoss, Shape
-from .class_weights import balance_classes, check_class_weight, list_class_weights
-from .last_activation import find_last_activation
+from .class_weights import balance_classes, check_class_weight, check_factors, list_class_weights
+from .last_activation import find_last_activation, log_probabilities, to_logits
 from .piece import replace_settings
 from .validation import check_integer
 
@@ -455,35 +454,6 @@ class SoftmaxFocalLearningLoss(SoftmaxCrossEntropyLearningLoss):
         return focused * constant(np.reshape(self.alpha, [-1] + [1] * inner).astype(log_p.dtype))
 
 
-def to_logits(p: Value) -> Value:
-    """log p - log(1 - p): the input of Sigmoid where p ends in it."""
-    last = find_last_activation(p)
-    if last is not None and last.op_type == "Sigmoid" and not last.is_normalized:
-        return last.logits
-    return _log(p) - _log(1 - p)
-
-
-def log_probabilities(p: Value, axis: int) -> Value:
-    """log(pₖ / Σⱼpⱼ); of a Sigmoid for each class, the mean log-likelihood of k against all others."""
-    last = find_last_activation(p)
-    if last is not None and last.axis == axis:
-        return op.LogSoftmax(last.logits, axis=axis)
-    if last is None or last.op_type == "Softmax":
-        return op.LogSoftmax(_log(p), axis=axis)
-    z = last.logits
-    if last.is_normalized:
-        return op.LogSoftmax(-op.Softplus(-z), axis=axis)
-    # zₖ = log pₖ - log(1 - pₖ), and log(1 - pⱼ) = -softplus(zⱼ).
-    size = z.shape[axis] if z.shape else None
-    n = size if isinstance(size, int) else cast(op.Gather(op.Shape(z), axis), z)
-    return (z - op.ReduceSum(op.Softplus(z), [axis])) / n
-
-
-def _log(p: Value) -> Value:
-    """The logarithm of a number, or of the smallest normal number where it is less."""
-    return op.Log(op.Max(p, float(ml_dtypes.finfo(p.dtype).tiny)))
-
-
 def class_indices(y: Value, axis: int) -> Value:
     """0 to C - 1 in the shape (C, 1, ...), which broadcasts against scores whose classes are along an axis."""
     n, inner = y.shape[axis] if y.shape else None, y.rank - axis - 1
@@ -496,15 +466,3 @@ def class_indices(y: Value, axis: int) -> Value:
 def weigh(costs: Value, factor: object) -> Value:
     """Costs times a number, or an array of them along their last axis; themselves where that is 1."""
     return costs if np.all(factor == 1) else costs * constant(np.asarray(factor, costs.dtype))
-
-
-def check_factors(piece: object, name: str) -> float | tuple[float, ...] | None:
-    """A setting that is a number, or an array of them, at least 0: in a form that can be hashed."""
-    setting = getattr(piece, name)
-    if setting is None:
-        return None
-    numbers = np.ravel(np.asarray(setting, dtype=object)).tolist()
-    if not numbers or any(to_number(v, low=0) is None for v in numbers):
-        raise SettingError(f"{type(piece).__name__}: {name} is {setting!r}, a finite number at least 0, or an array of "
-                           f"them, was expected.")
-    return tuple(map(float, numbers)) if np.ndim(setting) else float(numbers[0])

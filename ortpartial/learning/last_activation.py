@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortpartial.graph import Node, Value, cast, make_node
+import ml_dtypes
 
-__all__ = ["LastActivation", "find_last_activation", "is_normalization"]
+from ortpartial.graph import Node, Value, cast, make_node, op
+
+__all__ = ["LastActivation", "find_last_activation", "is_normalization", "log_probabilities", "to_logits"]
 
 #: Operators that may keep the elements of the last axis together, and their number.
 _RESHAPES = frozenset({"Flatten", "Reshape"})
@@ -113,3 +115,54 @@ def is_normalization(node: Node) -> bool:
         return False
     axes = total.inputs[1] if len(total.inputs) > 1 else None
     return axes is not None and axes.array is not None and axes.array.tolist() in ([1], [-1])
+
+
+def to_logits(p: Value) -> Value:
+    """log p - log(1 - p): the input of Sigmoid where p ends in it.
+
+    Parameters
+    ----------
+    p : Value
+        Probabilities.
+
+    Returns
+    -------
+    Value
+    """
+    last = find_last_activation(p)
+    if last is not None and last.op_type == "Sigmoid" and not last.is_normalized:
+        return last.logits
+    return _log(p) - _log(1 - p)
+
+
+def log_probabilities(p: Value, axis: int) -> Value:
+    """log(pₖ / Σⱼpⱼ); of a Sigmoid for each class, the mean log-likelihood of k against all others.
+
+    Parameters
+    ----------
+    p : Value
+        Probabilities.
+    axis : int
+        The axis of the classes, at least 0.
+
+    Returns
+    -------
+    Value
+    """
+    last = find_last_activation(p)
+    if last is not None and last.axis == axis:
+        return op.LogSoftmax(last.logits, axis=axis)
+    if last is None or last.op_type == "Softmax":
+        return op.LogSoftmax(_log(p), axis=axis)
+    z = last.logits
+    if last.is_normalized:
+        return op.LogSoftmax(-op.Softplus(-z), axis=axis)
+    # zₖ = log pₖ - log(1 - pₖ), and log(1 - pⱼ) = -softplus(zⱼ).
+    size = z.shape[axis] if z.shape else None
+    n = size if isinstance(size, int) else cast(op.Gather(op.Shape(z), axis), z)
+    return (z - op.ReduceSum(op.Softplus(z), [axis])) / n
+
+
+def _log(p: Value) -> Value:
+    """The logarithm of a number, or of the smallest normal number where it is less."""
+    return op.Log(op.Max(p, float(ml_dtypes.finfo(p.dtype).tiny)))

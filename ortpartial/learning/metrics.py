@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -85,6 +85,10 @@ class Metric:
             is_cost = any(word in name for word in ("loss", "error", "deviance"))
             object.__setattr__(self, "larger_is_better", not is_cost)
 
+    @cached_property
+    def _parameters(self) -> tuple[bool, int]:
+        return _read_parameters(self.function)
+
     def __call__(self, t: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
         """Compute the metric.
 
@@ -102,7 +106,7 @@ class Metric:
         SettingError
             The function returns no number.
         """
-        by_name, count = _read_parameters(self.function)
+        by_name, count = self._parameters
         number: object
         if by_name:
             number = self.function(t, y, sample_weight=w)
@@ -142,13 +146,15 @@ def accuracy(t: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
     -------
     float
     """
-    return float(_mean((y == t).reshape(len(t), -1).mean(axis=1), sample_weight))
+    hits = y == t
+    return float(_mean(hits if hits.ndim == 1 else hits.reshape(len(t), -1).mean(axis=1), sample_weight))
 
 
 def _mean(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Σwx / Σw along the first axis."""
-    w = w.astype(np.float64)
-    return np.tensordot(w, x.astype(np.float64), 1) / w.sum()
+    w, x = w.astype(np.float64), x.astype(np.float64)
+    # `np.tensordot` computes the same product after a longer look at its arguments.
+    return np.dot(w[None], x.reshape(len(w), -1))[0].reshape(x.shape[1:]) / np.add.reduce(w)
 
 
 def _count(t: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -246,8 +252,10 @@ def _area(is_true: np.ndarray, scores: np.ndarray, w: np.ndarray) -> float:
 
 def _to_columns(t: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Targets, predictions and weights of the columns that count."""
-    t, y = (a.reshape(len(t), -1).astype(np.float64) for a in (t, y))
-    w = np.broadcast_to(w.reshape(len(t), -1), t.shape)
+    t, y, w = t.reshape(len(t), -1).astype(np.float64), y.reshape(len(t), -1).astype(np.float64), w.reshape(len(t), -1)
+    if t.shape[1] == w.shape[1] == 1 and w.any():
+        return t, y, w.astype(np.float64)
+    w = np.broadcast_to(w, t.shape)
     counted = w.any(axis=0)
     return t[:, counted], y[:, counted], w[:, counted].astype(np.float64)
 
@@ -267,10 +275,11 @@ def r2(t: np.ndarray, y: np.ndarray, sample_weight: np.ndarray) -> float:
     float
     """
     t, y, w = _to_columns(t, y, sample_weight)
-    residual = (w * (t - y) ** 2).sum(axis=0)
-    total = (w * (t - (w * t).sum(axis=0) / w.sum(axis=0)) ** 2).sum(axis=0)
-    ratio = np.divide(residual, total, out=np.where(residual == 0, 0.0, 1.0), where=total > 0)
-    return float(1 - ratio.mean())
+    add = np.add.reduce  # along the rows
+    residual = add(w * (t - y) ** 2)
+    total = add(w * (t - add(w * t) / add(w)) ** 2)
+    ratios = [a / b if b > 0 else float(a != 0) for a, b in zip(residual.tolist(), total.tolist(), strict=True)]
+    return 1 - (ratios[0] if len(ratios) == 1 else float(np.mean(ratios)))
 
 
 def _mean_of_columns(f: Callable[[np.ndarray], np.ndarray], t: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -359,6 +368,12 @@ def resolve_metric(metric: object) -> Metric:
     if not isinstance(metric, str):
         raise SettingError(f"metrics holds {metric!r}; names, functions of targets and predictions, and Metric objects "
                            f"were expected.")
+    return _resolve_name(metric)
+
+
+@lru_cache
+def _resolve_name(metric: str) -> Metric:
+    """The metric for a name: the same object each time, which has read the parameters of its function."""
     name = metric.removeprefix("train_")
     rows = "validation" if name == metric else "training"
     if name in _METRICS:

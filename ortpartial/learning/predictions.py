@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
+from ortpartial.annotations import State
 from ortpartial.exceptions import DataError, SettingError
 
 from .base_loss import BaseLearningLoss
@@ -37,6 +38,8 @@ class Prediction:
         Weights of the rows, of shape (rows,), or of the elements, of the shape of the target; None for 1.
     loss : BaseLearningLoss
         The loss, which turns scores into labels and probabilities.
+    memory : dict
+        What follows from target and weight alone, for the outputs of the same rows with other weights of the model.
 
     Examples
     --------
@@ -50,6 +53,7 @@ class Prediction:
     target: np.ndarray
     weight: np.ndarray | None
     loss: BaseLearningLoss
+    memory: State = field(default_factory=dict, repr=False, compare=False)
 
     def compare(self, of: str) -> Compared:
         """Targets, predictions to compare, and weights.
@@ -152,20 +156,31 @@ class Prediction:
 
     @property
     def _row_weights(self) -> np.ndarray:
-        return np.ones(len(self.target)) if self.weight is None else self.weight.astype(np.float64)
+        if "row_weights" not in self.memory:
+            w = self.weight
+            self.memory["row_weights"] = np.ones(len(self.target)) if w is None else w.astype(np.float64)
+        weights: np.ndarray = self.memory["row_weights"]
+        return weights
 
     def _align(self, y: np.ndarray) -> Compared:
         """Targets, predictions and weights, singly and without weights of 0; columns of labels by row."""
+        if "target" not in self.memory:
+            self.memory.update(self._align_target())
+        t, w, counted, is_single = (self.memory[n] for n in ("target", "weight", "counted", "is_single"))
+        y = y.reshape(t.size, *y.shape[self.target.ndim :]) if is_single else y
+        return (t, y, w) if counted is None else (t[counted], y[counted], w[counted])
+
+    def _align_target(self) -> State:
+        """The targets and weights of `_align`, which rows count, where not all do, and whether they stand singly."""
         t, w = self.target, self._row_weights
         if t.dtype.kind == "f" and (np.rint(t) == t).all():
             t = t.astype(np.int64)
-        is_multilabel = self._scores is None and t.ndim == 2 and t.shape[1] > 1
-        if not (is_multilabel and w.ndim == 1):
+        is_single = w.ndim > 1 or t.ndim != 2 or t.shape[1] < 2 or self._scores is not None
+        if is_single:
             w = np.broadcast_to(w.reshape(len(t), -1), (len(t), prod(t.shape[1:]))).ravel()
-            t, y = t.ravel(), y.reshape(t.size, *y.shape[t.ndim :])
-        if (counted := w > 0).all():
-            return t, y, w
-        return t[counted], y[counted], w[counted]
+            t = t.ravel()
+        counted = w > 0
+        return {"target": t, "weight": w, "counted": None if counted.all() else counted, "is_single": is_single}
 
 
 def _sigmoid(y: np.ndarray) -> np.ndarray:

@@ -85,7 +85,7 @@ def _find_range(node: Node) -> Range | None:
     x = node.inputs[0]
     if x is None or x.shape is None:
         return None
-    called = re.sub("^(Node|A) ", lambda m: m[0].lower(), name_node(node.name, node.op_type, node.outputs[0].hint))
+    called = re.sub("^(Node|An?) ", lambda m: m[0].lower(), name_node(node.name, node.op_type, node.outputs[0].hint))
     if node.op_type in LABEL_LOSSES:
         n = count_classes(x)
         return None if n is None else Range("labels", 0, n - 1, node.attribute("ignore_index"), called)

@@ -121,7 +121,7 @@ def guard_written(schema: defs.OpSchema | OpaqueSchema, inputs: Inputs, attribut
     ModelError
         The operator would crash or hang the process.
     """
-    op_type, where = schema.name, f"A {schema.name}"
+    op_type, where = schema.name, name_node("", schema.name, "")
     if schema.domain:
         return guard_inputs(f"{schema.domain}.{op_type}", inputs, attributes, where)
     check_numbers(op_type, _list_numbers(attributes), where)

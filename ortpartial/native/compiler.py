@@ -1,4 +1,4 @@
-"""The system's C compiler: it is found, and makes a library of a source, which a cache keeps for later processes."""
+"""The C compiler, the system's or an installed package: it makes a library of a source, kept for later processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -32,6 +33,7 @@ FLAGS = ("-std=c99", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapp
 _FOR_MACHINE = (("-march=native",), ("-mcpu=native",))
 
 #: Seconds that a compiler may take for a file, and to print its version.
+#: The first call of ziglang 0.17, which writes the C library's stubs into a cache of its own, takes about five.
 _LIMIT, _PROBE_LIMIT = 60.0, 20.0
 
 #: A library that is compiled of another format of calls has another key.
@@ -73,7 +75,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler | None:
-    """The C compiler of the system: that of ``$CC``, or ``cc``, ``gcc`` or ``clang``, the first that works.
+    """The C compiler: that of ``$CC``, ``cc``, ``gcc`` or ``clang``, or the package ziglang; the first that works.
 
     Returns
     -------
@@ -87,7 +89,7 @@ def find_compiler() -> Compiler | None:
 
 
 def require_compiler() -> Compiler:
-    """The C compiler of the system.
+    """The C compiler of `find_compiler`.
 
     Returns
     -------
@@ -101,7 +103,8 @@ def require_compiler() -> Compiler:
     compiler, reasons = _find(os.environ.get("CC", ""), os.environ.get("PATH", ""))
     if compiler is None:
         raise CompilerMissingError(f"There is no C compiler that works ({'; '.join(reasons)}); install gcc or clang "
-                                   f"with the C library's headers, or name a compiler in the environment variable CC.")
+                                   f"with the C library's headers, or `pip install ziglang`, or name a compiler in "
+                                   f"the environment variable CC.")
     return compiler
 
 
@@ -221,7 +224,7 @@ def _shorten(text: str, lines: int = 12) -> str:
 def _find(cc: str, path: str) -> tuple[Compiler | None, tuple[str, ...]]:
     """The first compiler that works in this environment, and why the compilers tried before it do not."""
     reasons = []
-    for command in dict.fromkeys((*_split(cc), ("cc",), ("gcc",), ("clang",))):
+    for command in dict.fromkeys((*_split(cc), ("cc",), ("gcc",), ("clang",), _locate_zig())):
         try:
             compiler = _describe(command, path)
             probe = compile_library(_PROBE, compiler=compiler, limit=_PROBE_LIMIT).ortpartial_probe
@@ -240,6 +243,15 @@ def _split(cc: str) -> list[tuple[str, ...]]:
         return [tuple(parts)] if (parts := shlex.split(cc, posix=sys.platform != "win32")) else []
     except ValueError:  # a quote that is not closed
         return [(cc,)]
+
+
+def _locate_zig() -> tuple[str, ...]:
+    """The command of the package ziglang: clang with the headers of a C library, in a wheel."""
+    spec = find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        return ("ziglang",)
+    folder = Path(spec.submodule_search_locations[0])
+    return str(folder / ("zig.exe" if sys.platform == "win32" else "zig")), "cc"
 
 
 def _describe(command: tuple[str, ...], path: str) -> Compiler:

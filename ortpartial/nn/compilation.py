@@ -31,8 +31,8 @@ from ortpartial.execution import (
     select_for_memory,
     share_cores,
 )
-from ortpartial.graph import Value, build, variable
-from ortpartial.learning import ConstantSchedule, Meter, Piece, explain_classes, fingerprint, is_settled
+from ortpartial.graph import Value, build
+from ortpartial.learning import Meter, Piece, explain_classes, fingerprint, is_settled
 from ortpartial.model import Range, check_empty
 from ortpartial.rewrites import LossScale, Precision, resolve_checkpointing, resolve_precision
 from ortpartial.runtime import Buffer, Device, DeviceName, FairLock, Session, choose_threads
@@ -42,10 +42,10 @@ from ortpartial.training_info import strip_training_info
 from .changes import count_changes, note_change
 from .data_parallel import RESIDUAL, Processes
 from .function import Function, compile_function
-from .held_state import HeldState
 from .losses import Loss
 from .measuring import list_measured, read_predictions
 from .nested import Nested
+from .optimized_state import OptimizedState
 from .optimizer import Optimizer
 from .parameter import Parameter, find_holder, hold
 from .parts import Part, has_own_step, is_in_evaluation, list_attributes
@@ -95,7 +95,7 @@ def select_module_engine(engine: str, device: DeviceName, precision: Precision |
     return kind, reason
 
 
-class Program(HeldState):
+class Program(OptimizedState):
     """A compiled module: the graphs that its code has written, and the session that holds its state.
 
     Parameters
@@ -133,7 +133,6 @@ class Program(HeldState):
         self._ranges: Mapping[str, Range] = {}  # of the labels and indices that it reads
         self._step_key: list[tuple[str, int]] | None = None  # the types of its targets
         self._settings: tuple[list[Optimizer], object] | None = None  # what else the step depends on
-        self._listed: tuple[int, Mapping[str, Optimizer]] = -1, {}
         self._seen = -1  # how many changes of modules have been looked at
         #: The pieces that may change in themselves, and their fingerprint when they were looked at.
         self._unsettled: list[object] = []
@@ -144,7 +143,6 @@ class Program(HeldState):
         self._is_told = False  # whether the first targets have been looked at
         #: Threads take turns, and runs have the options of their threads.
         self.turn, self.local = FairLock(), RunLocal()
-        self._rate_key: object = None  # the fingerprint of the rate whose schedule has a session
         self._extra: dict[str, Session] = {}  # sessions that follow from the step
         #: The shapes of batches that had programs of their own where a training was cut off that goes on.
         self.former_policy: object = None
@@ -197,13 +195,6 @@ class Program(HeldState):
             self.forget_steps(keep_states=optimizers == self._settings[0])
         self._settings = optimizers, settings
 
-    @property
-    def optimizers(self) -> Mapping[str, Optimizer]:
-        """The optimizers of the module by name, which are looked for where something has changed."""
-        if self._listed[0] != (changes := count_changes()):
-            self._listed = changes, dict(self.module.named_optimizers())
-        return self._listed[1]
-
     def states(self) -> dict[str, np.ndarray]:
         """Copies of all of the state by name: parameters, buffers, and further state of steps."""
         self.follow()
@@ -222,18 +213,6 @@ class Program(HeldState):
         if not keep_states:
             kept = {SEED, ITERATION, *(n for n, _ in self.module.named_parameters(buffers=True))}
             self.restore({n: a for n, a in self.states().items() if n in kept})
-
-    def plan(self, lengths: Mapping[str, int]) -> None:
-        """Plan how many batches each optimizer takes in all, for schedules that last as long."""
-        changes = [optimizer.plan(lengths[n]) for n, optimizer in self.optimizers.items() if n in lengths]
-        if True in changes:
-            self.forget_steps(keep_states=True)
-
-    def plan_further(self, batches: int) -> None:
-        """Plan so many batches beyond the batches that each optimizer has taken."""
-        counters = {n: f"{n}.iteration" for n in self.optimizers}
-        taken = {n: self.get(c) if self.holds(c) else 0 for n, c in counters.items()}
-        self.plan({n: int(k) + batches for n, k in taken.items()})
 
     def synchronize(self, facts: Mapping[str, str] = MappingProxyType({})) -> bool:
         """Let processes that train together go on from the state of the first; return whether this is the first."""
@@ -435,44 +414,6 @@ class Program(HeldState):
             return callbacks
         return [c if has_hooks(c) else lambda module, c=c: self.agree(c(module) is True) for c in callbacks]
 
-    def find_rate(self) -> float | None:
-        """The step size of the last batch, where there is a single optimizer."""
-        if len(self.optimizers) != 1:
-            return None
-        ((name, optimizer),) = self.optimizers.items()
-        if type(optimizer.planned_rate.schedule) is ConstantSchedule:
-            return float(optimizer.planned_rate.eta0)
-        if (key := fingerprint(optimizer.planned_rate)) != self._rate_key:
-            k = variable("k", np.int64, [])
-            eta = optimizer.planned_rate.step_size(k, self.signature.dtype or np.dtype(np.float32))
-            self._rate_key, self._rate = key, Session(build([k], {"eta": eta}))
-        taken = max(self.count_updates(name), 1)
-        return float(self._rate.run({"k": np.array(taken, np.int64)})["eta"])
-
-    def count_updates(self, optimizer: str) -> int:
-        """The number of updates that an optimizer has made."""
-        counter = f"{optimizer}.iteration"
-        return int(self.get(counter)) // self.optimizers[optimizer].accumulate if self.holds(counter) else 0
-
-    def get_used(self, name: str) -> np.ndarray:
-        """A copy of a part of the state as it is used in evaluation: of the average of a weight with `use_average`."""
-        return self.get(self._name_used(name))
-
-    def _name_used(self, name: str) -> str:
-        """The part of the state that is used in its place."""
-        for own, optimizer in self.optimizers.items():
-            average = optimizer.name_state(own, name, AVERAGE)
-            # The average of no update is the weight itself.
-            if optimizer.use_average and self.holds(average) and self.count_updates(own):
-                return average
-        return name
-
-    @property
-    def averages(self) -> dict[str, str]:
-        """By the state that is an average, its weight."""
-        return {average: n for own, o in self.optimizers.items() if o.averaging is not None for n in self._shapes
-                if self.holds(average := o.name_state(own, n, AVERAGE))}
-
     @in_turn
     def step(self, batch: Sequence[Data]) -> Nested:
         """Run a step on arrays."""
@@ -513,8 +454,11 @@ class Program(HeldState):
         function = self._open_evaluation(arrays := list(rows.rows.values()), meter)
         if not rows.is_bindable:
             return self._read(function, function(arrays, self.get_used), meter)
-        inputs = {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
-        return self._read(function, rows.run(function.session, inputs, self.local), meter)
+
+        def find_weights() -> dict[str, Buffer | np.ndarray]:
+            return {n: self._find_used(n) for n in function.session.inputs if n in function.writing.trace.before}
+
+        return self._read(function, rows.run(function.session, find_weights, self.local), meter)
 
     def _find_used(self, name: str) -> Buffer | np.ndarray:
         """The memory that `get_used` copies, where the runner has it."""

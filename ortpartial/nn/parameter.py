@@ -14,27 +14,9 @@ from ortpartial.checks import check_element_type
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
 
+from . import initializers
 from .changes import note_change
-from .initializers import (
-    INITIALIZERS,
-    Constant,
-    GlorotNormal,
-    GlorotUniform,
-    HeNormal,
-    HeUniform,
-    Initializer,
-    InitializerLike,
-    LecunNormal,
-    LecunUniform,
-    Normal,
-    Ones,
-    Orthogonal,
-    TruncatedNormal,
-    Uniform,
-    Zeros,
-    check_sizes,
-    resolve_initializer,
-)
+from .initializers import INITIALIZERS, Constant, Initializer, InitializerLike, check_sizes, resolve_initializer
 from .trace import current_trace
 
 __all__ = ["Buffer", "Holder", "Parameter", "find_holder", "hold"]
@@ -244,19 +226,19 @@ class Parameter(Arithmetic):
         if self._program is not None:
             self._program.draw({self.name: self}, random_state)
 
-    uniform = _initialize_by(Uniform)
-    normal = _initialize_by(Normal)
-    truncated_normal = _initialize_by(TruncatedNormal)
-    constant = _initialize_by(Constant)
-    zeros = _initialize_by(Zeros)
-    ones = _initialize_by(Ones)
-    glorot_uniform = _initialize_by(GlorotUniform)
-    glorot_normal = _initialize_by(GlorotNormal)
-    he_uniform = _initialize_by(HeUniform)
-    he_normal = _initialize_by(HeNormal)
-    lecun_uniform = _initialize_by(LecunUniform)
-    lecun_normal = _initialize_by(LecunNormal)
-    orthogonal = _initialize_by(Orthogonal)
+    uniform = _initialize_by(initializers.Uniform)
+    normal = _initialize_by(initializers.Normal)
+    truncated_normal = _initialize_by(initializers.TruncatedNormal)
+    constant = _initialize_by(initializers.Constant)
+    zeros = _initialize_by(initializers.Zeros)
+    ones = _initialize_by(initializers.Ones)
+    glorot_uniform = _initialize_by(initializers.GlorotUniform)
+    glorot_normal = _initialize_by(initializers.GlorotNormal)
+    he_uniform = _initialize_by(initializers.HeUniform)
+    he_normal = _initialize_by(initializers.HeNormal)
+    lecun_uniform = _initialize_by(initializers.LecunUniform)
+    lecun_normal = _initialize_by(initializers.LecunNormal)
+    orthogonal = _initialize_by(initializers.Orthogonal)
 
     def __repr__(self) -> str:
         kind = f"{self.dtype}[{'x'.join(map(str, self.shape))}]"

@@ -98,6 +98,10 @@ class ModuleTrainer:
         """A copy of the records of all epochs so far."""
         return [dict(record) for record in self.program.module.history_]
 
+    def read_record(self) -> Json:
+        """A copy of the record of the last epoch."""
+        return dict(self.program.module.history_[-1])
+
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""
         return {n: p.numpy() for n, p in self.program.module.named_parameters()}

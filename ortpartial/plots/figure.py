@@ -16,8 +16,10 @@ from ortpartial.model import replace_file
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:
+    Axes = Any  # matplotlib is optional, and imported on first use.
 
-__all__ = ["drawing", "import_pyplot", "save_figure"]
+__all__ = ["Axes", "drawing", "import_pyplot", "save_figure"]
 
 
 def import_pyplot() -> Any:

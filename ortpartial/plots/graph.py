@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from ortpartial.arguments import checked
 from ortpartial.texts import printable
 
-from .figure import drawing, import_pyplot
+from .figure import Axes, drawing, import_pyplot
 from .layout import Layout, Point, lay_out
 from .picture import Box, Picture, compose
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["plot_graph"]
 

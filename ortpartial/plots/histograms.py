@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from ortpartial.checks import check_count
 from ortpartial.exceptions import DataError
 from ortpartial.texts import printable
 
-from .figure import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .figure import Axes, drawing
 
 __all__ = ["plot_histograms"]
 

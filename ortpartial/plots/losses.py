@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ortpartial.arguments import checked
 
-from .figure import drawing
+from .figure import Axes, drawing
 from .history import read_history
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["mark", "plot_losses", "select"]
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ortpartial.arguments import checked
 from ortpartial.exceptions import DataError
 from ortpartial.learning import Metric, resolve_metric
 
-from .figure import drawing
+from .figure import Axes, drawing
 from .history import read_history
 from .losses import mark, select
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["plot_metrics"]
 

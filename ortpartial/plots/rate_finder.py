@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -10,10 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ortpartial.arguments import checked
 from ortpartial.exceptions import DataError
 
-from .figure import drawing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .figure import Axes, drawing
 
 __all__ = ["plot_learning_rate_finder"]
 

@@ -1,17 +1,11 @@
 """Graph rewrites: the same values in other operators."""
 
+from . import lowering
 from .checkpointing import checkpoint_gradient, recompute_cheap, resolve_checkpointing
 from .convolutions import BLOCKS, has_convolutions, write_convolutions
+from .downgrade import downgrade_opset
 from .gradient_model import gradient_model
-from .lowering import (
-    clear_padding,
-    downgrade_opset,
-    drop_default,
-    lower,
-    lower_quantized,
-    make_portable,
-    needs_lowering,
-)
+from .lowering import *
 from .mixed_precision import LossScale, Precision, all_finite, lower_products, resolve_precision, to_dtype
 from .pipeline import prepare_training, rewrite_model, rewrite_step
 from .protocol import REWRITES, RewriteReport, is_selected, select_rewrites
@@ -29,8 +23,8 @@ from .train_mode import (
 
 __all__ = ["BLOCKS", "REWRITES", "DropoutMask", "LossScale", "Precision", "RewriteReport", "RowHead",
            "RunningStatistic", "TrainingModel", "all_finite", "checkpoint_gradient", "choose_train_mode",
-           "clear_padding", "downgrade_opset", "drop_default", "find_mode_problems", "find_moving_statistics",
-           "find_row_head", "find_statistics", "gradient_model", "has_convolutions", "is_selected", "lower",
-           "lower_products", "lower_quantized", "make_portable", "needs_lowering", "prepare_training",
-           "recompute_cheap", "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step",
-           "select_rewrites", "to_dtype", "to_inference_mode", "write_convolutions"]
+           "downgrade_opset", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
+           "gradient_model", "has_convolutions", "is_selected", "lower_products", "prepare_training", "recompute_cheap",
+           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites", "to_dtype",
+           "to_inference_mode", "write_convolutions"]
+__all__ += lowering.__all__

@@ -1,18 +1,17 @@
-"""Lowering of operators without a float64 kernel, and opset downgrade."""
+"""Lowering: operators without a kernel, in float64 or at all, in other operators."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from ortpartial.annotations import Inputs
 from ortpartial.autodiff import expand_composition
-from ortpartial.exceptions import GraphError, ModelError, NoGradientError
+from ortpartial.exceptions import ModelError, NoGradientError
 from ortpartial.graph import (
     Node,
     Value,
@@ -21,19 +20,17 @@ from ortpartial.graph import (
     cast,
     constant,
     defaults,
-    make_node,
     op,
     rewrite,
-    schema_of,
     topological,
     walk_nodes,
 )
-from ortpartial.model import Model, by_row, expand_body, is_misread, load, walk_graphs
+from ortpartial.model import Model, bodies, by_row, is_misread, load, walk_graphs
 
 from .float64 import LOWERINGS, WITHOUT_FLOAT64, Formula
 from .protocol import count_case, numbered
 
-__all__ = ["clear_padding", "downgrade_opset", "drop_default", "lower", "lower_quantized", "make_portable",
+__all__ = ["clear_padding", "drop_default", "lower", "lower_quantized", "make_portable",
            "needs_lowering"]
 
 
@@ -104,10 +101,54 @@ def needs_lowering(model: ModelProto) -> bool:
     -------
     bool
     """
-    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node
-             if (node.op_type in LOWERINGS and not node.domain) or node.domain == "com.microsoft"]
+    nodes = [node for graph in walk_graphs(model.graph) for node in graph.node if _may_lack_kernel(node)]
     is_batchwise = any(a.name == "layout" and a.i for node in nodes for a in node.attribute)
-    return (bool(nodes) and (is_batchwise or _has_float64(model))) or is_misread(model)
+    reads_float64 = is_batchwise or (_has_float64(model) and _reads_float64(model))
+    return (bool(nodes) and reads_float64) or is_misread(model)
+
+
+def _may_lack_kernel(node: NodeProto) -> bool:
+    """Whether an operator is rewritten in float64."""
+    return (node.op_type in LOWERINGS and not node.domain) or node.domain == "com.microsoft"
+
+
+def _reads_float64(model: ModelProto) -> bool:
+    """Whether float64 may reach an operator without a kernel: a step counts in it, in a corner of its own.
+
+    Where not all types are plain, it may.
+    """
+    declared = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+    if model.functions or any(node.domain not in ("", "com.microsoft") for g in walk_graphs(model.graph)
+                              for node in g.node) or not all(v.type.tensor_type.elem_type for v in declared):
+        return True
+    return _spread_float64(model.graph, set())[0]
+
+
+def _spread_float64(graph: GraphProto, doubles: set[str]) -> tuple[bool, bool]:
+    """Whether float64 may reach an operator without a kernel, and an output of a graph that reads such values.
+
+    A Cast alone ends it; all other operators are taken to hand it on.
+    """
+    declared = [*graph.input, *graph.value_info, *graph.output]
+    doubles = doubles | {v.name for v in declared if v.type.tensor_type.elem_type == TensorProto.DOUBLE}
+    doubles |= {t.name for t in graph.initializer if t.data_type == TensorProto.DOUBLE}
+    doubles |= {t.values.name for t in graph.sparse_initializer if t.values.data_type == TensorProto.DOUBLE}
+    for node in graph.node:
+        is_double = not doubles.isdisjoint(node.input) or any(
+            a.t.data_type == TensorProto.DOUBLE or (a.name in _DTYPES and a.i == TensorProto.DOUBLE)
+            for a in node.attribute)
+        for body in bodies(node):
+            reaches, leaves = _spread_float64(body, doubles | {i.name for i in body.input} if is_double else doubles)
+            if leaves and not is_double:  # A loop may hand it to its next iteration.
+                is_double, (again, _) = True, _spread_float64(body, doubles | {i.name for i in body.input})
+                reaches |= again
+            if reaches:
+                return True, True
+        if is_double and _may_lack_kernel(node):
+            return True, True
+        if is_double and (node.op_type != "Cast" or any(a.i == TensorProto.DOUBLE for a in node.attribute)):
+            doubles.update(node.output)
+    return False, any(v.name in doubles for v in graph.output)
 
 
 @numbered("keep_dequantized")
@@ -161,6 +202,9 @@ def _check_kernels(model: Model) -> None:
                              f"{name}" + " of these attributes and sizes" * (name in LOWERINGS) +
                              "; make the model one of float32, or its sizes static.")
 
+
+#: Attributes that name a dtype.
+_DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
 
 #: Operators through which onnxruntime moves a quantization.
 _MOVED_THROUGH = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -373,69 +417,3 @@ def _has_float64(model: ModelProto) -> bool:
         types |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
         types |= {t.data_type for t in graph.initializer}
     return TensorProto.DOUBLE in types
-
-
-@numbered("older_form", "body")
-def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
-    """The model in operators of an older opset.
-
-    1. `older_form`: An operator that the opset has takes its older form.
-    2. `body`: Another operator is expanded into its function body.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The model, which is not changed.
-    newest : int
-        The opset, 21 or later.
-
-    Returns
-    -------
-    onnx.ModelProto
-
-    Raises
-    ------
-    ModelError
-        An operator is newer and has no function body; the message names the node.
-
-    Examples
-    --------
-    >>> from ortpartial.graph import variable
-    >>> x = variable("x", "float32", ["N"])
-    >>> [node.op_type for node in downgrade_opset(build([x], {"y": op.Swish(x)}), 21).graph.node]
-    ['CastLike', 'Mul', 'Sigmoid', 'Mul']
-    """
-    loaded = load(model)
-    outputs = list(loaded.outputs.values())
-    while any(_is_newer(node, newest) for node in walk_nodes(topological(outputs))):
-        outputs = rewrite(outputs, {}, lambda node, inputs: _downgrade_node(node, inputs, newest))
-    return _build_like(model, loaded, outputs)
-
-
-def _is_newer(node: Node, newest: int) -> bool:
-    """Whether the form of an operator is newer than an opset."""
-    return not node.domain and node.schema.since_version > newest
-
-
-def _downgrade_node(node: Node, inputs: Sequence[Value | None], newest: int) -> list[Value] | None:
-    """The outputs of a node in an older form of the operator, or its function body, which may hold newer ones again."""
-    if not _is_newer(node, newest):
-        return None
-    make = partial(make_node, arguments=inputs, n_outputs=len(node.outputs), name=node.name)
-    if defs.has(node.op_type, newest, ""):
-        old = schema_of(node.op_type, "", newest)
-        attributes = {k: v for k, v in node.attributes.items()
-                      if k in old.attributes or v != defaults(node.schema).get(k)}
-        count_case("older_form")
-        try:
-            return list(make(old, attributes=attributes).outputs)
-        except GraphError as e:
-            raise ModelError(f"{node!r} cannot be written for opset {newest}, the runtime's newest: {e}") from None
-    body = expand_body(make(node.schema, attributes=node.attributes))
-    if body is None:
-        raise ModelError(
-            f"{node!r} is of opset {node.schema.since_version}, this runtime knows opsets up to {newest}, and ONNX has "
-            f"no body for it in older operators; install a newer onnxruntime."
-        )
-    count_case("body")
-    return body

@@ -3,135 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cached_property
 from math import isfinite
 from operator import itemgetter
 from typing import Any
 
 import torch
-from onnx import ModelProto, TensorProto
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
-from torch._C import _from_dlpack  # in C++, what torch.utils.dlpack.from_dlpack calls
 from torch.autograd.function import FunctionCtx
-from torch.nn import Parameter
-from torch.utils.dlpack import to_dlpack
 
 from ortpartial.exceptions import DeviceError, ModelError, SettingError
 from ortpartial.graph import find_reached
-from ortpartial.runtime import Buffer, C, Device, OrtValue, Session, TrainingAgent, TypedOrtValue
+from ortpartial.runtime import TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
 from .layer_function import LayerFunction
+from .tensor_session import Placement, Tensors, TensorSession, to_ortvalue, to_tensor
 
-__all__ = ["CompiledLayer", "Placement", "TensorFunction"]
-
-Tensors = Sequence[torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where graphs run.
-
-    Parameters
-    ----------
-    device : Device
-        The device, with torch's stream on CUDA.
-    threads : int or None
-        Threads of an operator; None for as many as the process has cores.
-    """
-
-    device: Device
-    threads: int | None = 1
-
-
-#: An OrtValue of what DLPack describes.
-_from_capsule = C.OrtValue.from_dlpack
-
-
-@cache
-def _takes_bools_for_bytes() -> bool:
-    """Whether onnxruntime has to be told which bytes of DLPack are bools; 1.32 sees it."""
-    return "is_bool_tensor" in _from_capsule.__doc__
-
-
-def _borrow(t: torch.Tensor) -> OrtValue:
-    """An OrtValue of the memory of a contiguous tensor, which it keeps alive."""
-    if t.dtype is torch.bool and _takes_bools_for_bytes():
-        return _from_capsule(to_dlpack(t.view(torch.uint8)), True)
-    return _from_capsule(to_dlpack(t))
-
-
-def _ortvalue(t: torch.Tensor) -> OrtValue:
-    """An OrtValue of the memory of a tensor, which it keeps alive; of a copy if the tensor is strided."""
-    t = t if t.is_contiguous() else t.contiguous()
-    try:
-        return _borrow(t)
-    except RuntimeError:
-        if t.numel():
-            raise
-        return _empty_ortvalue(t)
-
-
-def _empty_ortvalue(t: torch.Tensor) -> OrtValue:
-    """An OrtValue like a tensor without elements, which 1.19.2 takes for strided, as DLPack has it."""
-    return Buffer(t.detach().cpu().numpy(), Device.parse(t.device.type)).ortvalue
-
-
-def _tensor(ortvalue: OrtValue, is_bool: bool = False) -> torch.Tensor:
-    """A tensor of the memory of an OrtValue, which it keeps alive."""
-    t = _from_dlpack(ortvalue.to_dlpack())
-    return t.view(torch.bool) if is_bool else t
-
-
-class _TensorSession:
-    """A session between tensors; its inputs are found by position among more tensors.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The graph.
-    names : sequence of str
-        The names of all tensors that a call passes, among them the inputs of the graph.
-    placement : Placement
-        Where it runs.
-    """
-
-    def __init__(self, model: ModelProto, names: Sequence[str], placement: Placement):
-        memory_pattern = not placement.device.is_cpu  # Off on the CPU alone, where it was measured.
-        self.session = Session(model, device=placement.device, threads=placement.threads, memory_pattern=memory_pattern)
-        self.inputs = [(n, names.index(n)) for n in self.session.inputs]
-        self.bools = [i for i, o in enumerate(model.graph.output) if o.type.tensor_type.elem_type == TensorProto.BOOL]
-        # Outputs that are inputs, which onnxruntime returns in the memory that it borrowed.
-        self.borrowed = [i for i, n in enumerate(self.session.outputs) if n in self.session.inputs]
-        # By the name of a parameter, the place, shape and dtype of its memory, and the OrtValue of it.
-        self._cache: dict[str, tuple[int, torch.Size, torch.dtype, OrtValue]] = {}
-
-    def __call__(self, tensors: Tensors) -> list[torch.Tensor]:
-        feeds, cache = {}, self._cache
-        for name, i in self.inputs:
-            t = tensors[i]
-            if name in cache:
-                place, shape, dtype, ortvalue = cache[name]
-                # A cached OrtValue keeps its memory, so that nothing else can be there.
-                if t.data_ptr() == place and t.shape == shape and t.dtype is dtype and t.is_contiguous():
-                    feeds[name] = ortvalue
-                    continue
-            if not t.is_contiguous():
-                t = t.contiguous()
-            try:
-                ortvalue = _from_capsule(to_dlpack(t))
-            except RuntimeError:  # It is empty, or of bools.
-                ortvalue = _ortvalue(t)
-            feeds[name] = ortvalue
-            if type(t) is Parameter:  # Parameters rarely move.
-                cache[name] = t.data_ptr(), t.shape, t.dtype, ortvalue
-        outputs = self.session.run_ortvalues(feeds).to_dlpacks(_from_dlpack)
-        for i in self.bools:
-            outputs[i] = outputs[i].view(torch.bool)
-        for i in self.borrowed:
-            outputs[i] = outputs[i].clone()
-        return outputs
+__all__ = ["CompiledLayer", "TensorFunction"]
 
 
 class TensorFunction:
@@ -169,8 +59,8 @@ class TensorFunction:
         self._traceable: dict[tuple[bool, ...], _StepGradient] = {}
 
     @cached_property
-    def _session(self) -> _TensorSession:
-        return _TensorSession(self.function.graph(), self.sources, self.placement)
+    def _session(self) -> TensorSession:
+        return TensorSession(self.function.graph(), self.sources, self.placement)
 
     def __call__(self, sources: list[torch.Tensor]) -> Tensors:
         """Compute the outputs, recorded by torch.autograd if it records."""
@@ -309,9 +199,9 @@ class _StepGradient:
         self._gradients: dict[tuple[tuple[int, ...], bool], tuple[TensorFunction, list[int]] | None] = {}
 
     @cached_property
-    def _session(self) -> _TensorSession:
+    def _session(self) -> TensorSession:
         function = self.function
-        return _TensorSession(function.function.graph(self.cut.saved), function.sources, function.placement)
+        return TensorSession(function.function.graph(self.cut.saved), function.sources, function.placement)
 
     def run(self, sources: Tensors) -> list[torch.Tensor]:
         """The outputs, then the saved tensors."""
@@ -349,7 +239,7 @@ class _StepGradient:
         return [None if i < 0 else gradients[i] for i in positions]
 
     @cached_property
-    def _whole(self) -> tuple[_TensorSession, Callable[[Tensors], Sequence[torch.Tensor | None]]]:
+    def _whole(self) -> tuple[TensorSession, Callable[[Tensors], Sequence[torch.Tensor | None]]]:
         """The gradient where all seeds have a cotangent: its session, and the order of its outputs by leaf.
 
         It is a session of its own, in the order of a backward pass that torch does not record.
@@ -358,7 +248,7 @@ class _StepGradient:
         leaves = list(gradient.leaves)
         cotangents = dict(zip([i for i, _ in self.seeds], leaves[self.n_leaves :], strict=True))
         sources = [*leaves[: self.n_leaves], *gradient.precomputed, *(cotangents.get(i, "") for i in range(self.count))]
-        session = _TensorSession(gradient.graph(), sources, self.function.placement)
+        session = TensorSession(gradient.graph(), sources, self.function.placement)
         return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
@@ -410,10 +300,10 @@ class _AgentGradient:
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
         """The outputs, the tensors kept, and the state of the agent with the shapes of the outputs."""
         # A detached tensor keeps its memory even if `data` of the parameter is replaced before the backward pass.
-        feeds = {n: TypedOrtValue(_ortvalue(t.detach()), t.shape, self.dtypes[n])
+        feeds = {n: TypedOrtValue(to_ortvalue(t.detach()), t.shape, self.dtypes[n])
                  for n, t in zip(self.function.sources, sources, strict=True) if n in self.dtypes}
         ortvalues, state = self.agent.forward(feeds, {})
-        outputs = [_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
+        outputs = [to_tensor(y, b) for y, b in zip(ortvalues, self.bools, strict=True)]
         kept = [*sources, *(outputs[i] for i in self.agent.reread)]
         return outputs, kept, (state, [y.shape for y in outputs])
 
@@ -430,8 +320,8 @@ class _AgentGradient:
             return self.differentiable.backward(kept, dys, shapes)
         if agent_state.used:  # A state of the agent serves one backward pass; retain_graph=True asks for another.
             agent_state = self.forward(kept)[2][0]
-        ortvalues = self.agent.backward([None if d is None else _ortvalue(d) for d in dys], agent_state)
-        gradients = [_tensor(ortvalues[n]) for n in self.wanted]
+        ortvalues = self.agent.backward([None if d is None else to_ortvalue(d) for d in dys], agent_state)
+        gradients = [to_tensor(ortvalues[n]) for n in self.wanted]
         return [None if i < 0 else gradients[i] for i in self.positions]
 
 
@@ -452,7 +342,7 @@ class _LossGradient:
         self.function, self.wanted = function, wanted
         self.nondifferentiable = function.without_gradient(wanted)
         joined, names = function.function.with_gradient(wanted)
-        self._session = _TensorSession(joined.graph(), function.sources, function.placement)
+        self._session = TensorSession(joined.graph(), function.sources, function.placement)
         self.count = len(function.function.outputs)
         self.seed = list(function.function.outputs).index(function.function.seeds[0])
         self._pick = _pick([names.index(n) if n in names else -1 for n in function.leaves])

@@ -11,8 +11,9 @@ import torch
 
 from ortpartial.training import RewriteCheck, differentiate_written
 
-from .autograd import Placement, TensorFunction
+from .autograd import TensorFunction
 from .layer_function import LayerFunction
+from .tensor_session import Placement
 
 __all__ = ["LayerCheck"]
 

@@ -36,7 +36,7 @@ from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Device, DeviceName, choose_threads, cores
 from ortpartial.training import ShapePolicy, choose_state, program_bytes, select_for_fit
 
-from .autograd import CompiledLayer, Placement
+from .autograd import CompiledLayer
 from .call_form import CallForm
 from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_check import LayerCheck
@@ -52,6 +52,7 @@ from .module_state import (
     register_unread,
 )
 from .onnx_export import register_translations
+from .tensor_session import Placement
 
 __all__ = ["OnnxLayer"]
 

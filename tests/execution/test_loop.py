@@ -221,12 +221,28 @@ def test_metrics_without_validation_are_those_of_the_training_rows():
 
 
 def test_metrics_share_the_pass_of_the_loss(monkeypatch):
-    graphs = []
-    run = Predictor._run
-    monkeypatch.setattr(Predictor, "_run", lambda self, graph, *others, **held: graphs.append(graph) or run(
-        self, graph, *others, **held))
+    opened, held = list_runs(monkeypatch)
     optimizer(metrics=["r2", "mae"], max_iter=3).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
-    assert graphs == ["measured losses"] * 4, "one before the training, that they can be computed"
+    assert opened == ["measured losses"] * 2, "one before the training, that they can be computed"
+    assert held == [True] * 3
+
+
+def test_rows_with_weights_are_held_as_others(monkeypatch):
+    opened, held = list_runs(monkeypatch)
+    o = optimizer(max_iter=3).fit(X, Y, X_val=[(X_VAL, Y_VAL, np.ones(len(X_VAL)))])
+    assert (opened, held) == (["losses"], [False] * 3)
+    assert o.validation_losses_ == optimizer(max_iter=3).fit(X, Y, X_val=X_VAL, y_val=Y_VAL).validation_losses_
+
+
+def list_runs(monkeypatch):
+    """Lists of the graphs of predictors that are looked up, and of runs on rows that are held."""
+    opened, held = [], []
+    look_up, run = Predictor._open, Predictor._run_held
+    monkeypatch.setattr(Predictor, "_open", lambda self, graph, *rest: opened.append(graph) or look_up(
+        self, graph, *rest))
+    monkeypatch.setattr(Predictor, "_run_held", lambda self, rows, is_measured: held.append(is_measured) or run(
+        self, rows, is_measured))
+    return opened, held
 
 
 def test_metrics_of_batches():

@@ -47,7 +47,7 @@ def test_it_repeats_itself_to_the_last_bit():
 
 
 def test_without_a_compiler_it_is_another_engine(monkeypatch):
-    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     spec = train("step", linear()).training.spec
     kind, reason = select_engine("native", spec)
     assert kind is EpochEngine
@@ -70,7 +70,7 @@ def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
         assert short.fit(X, Y).engine_ == "epoch"
         long.max_iter, short.max_iter = short.max_iter, long.max_iter
         long, short = short, long
-    monkeypatch.setattr("ortpartial.execution.selection.find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     assert long.fit(X, Y).engine_ == "epoch"
 
 

@@ -19,7 +19,7 @@ def test_names():
 
 
 def test_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(selection, "find_compiler", lambda: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     engine, reason = select_for_fit("native")
     assert engine.name == "epoch"
     assert reason == "there is no C compiler that works, which engine='native' needs"
@@ -55,8 +55,8 @@ def test_small_weights_never_ask_for_memory(monkeypatch, engine):
 
 def compiled(monkeypatch, threads, cores):
     """The engine of very many steps of a small network, where a step takes so many threads."""
-    monkeypatch.setattr(selection, "find_compiler", lambda: "cc")
-    monkeypatch.setattr(selection, "compile_library", lambda source, headers: None)
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: "cc")
+    monkeypatch.setattr("ortpartial.native.compile_library", lambda source, headers: None)
     monkeypatch.setattr(selection, "cores", lambda: cores)
     monkeypatch.setattr(TrainingSpec, "threads", lambda self: threads)
     engine = Optimizer(mlp(hidden=32, features=16)).training.engine
@@ -74,7 +74,7 @@ def test_a_choice_is_made_once(monkeypatch):
     """A fit that goes on asks again, and the steps are neither composed nor translated for that."""
     counted = []
     monkeypatch.setattr(selection, "_choose_for_length", lambda *length: counted.append(length[1:]))
-    monkeypatch.setattr(selection, "find_compiler", lambda: "cc")
+    monkeypatch.setattr("ortpartial.native.find_compiler", lambda: "cc")
     engine = Optimizer(mlp()).training.engine
     kinds = {select_for_length(engine, rows, 10**6)[0].name for rows in (8, 8, 16, 8, 8)}
     assert (kinds, counted) == ({"epoch"}, [(8, 10**6), (16, 10**6), (8, 10**6)])

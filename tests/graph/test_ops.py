@@ -108,3 +108,10 @@ def test_a_misspelt_operator():
     with pytest.raises(GraphError, match=r"no operator here.Mine .*onnx.defs.register_schema, and its gradient by "
                                          r"ortpartial.vjp\('Mine', 'here'\)"):
         _ = Operators("here").Mine
+
+
+def test_sizes_are_numbers_of_numpy_as_well():
+    assert variable("x", "float32", np.array([2, 3])).shape == (2, 3)
+    assert variable("x", "float32", [np.int64(2), "N"]).shape == (2, "N")
+    with pytest.raises(GraphError, match=r"the shape of 'x' is \[2\.0\]; expected sizes, names or None"):
+        variable("x", "float32", [2.0])

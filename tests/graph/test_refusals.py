@@ -63,7 +63,7 @@ def test_ranges(name):
     """The sentence has the range, and a built graph keeps it beside the node."""
     make, expected = NODES[name]
     y = make()
-    assert describe_refusal(y.node) == f"A {name} has {expected}"
+    assert describe_refusal(y.node) == f"{name_node('', name, '')} has {expected}"
     model = build([v for v in dict.fromkeys(y.node.reads) if v.array is None], {"y": y})
     (proto,) = (n for n in model.graph.node if n.op_type == name)
     assert proto.doc_string == describe_refusal(y.node)
@@ -83,6 +83,7 @@ def test_a_size_that_is_not_known():
 def test_names():
     assert name_node("embed", "Gather", "y") == "Node 'embed' (Gather)"
     assert name_node("", "Gather", "y") == name_node("Gather_node_3", "Gather", "y") == "Gather of 'y'"
+    assert (name_node("", "Gather", ""), name_node("", "Einsum", "")) == ("A Gather", "An Einsum")
     assert name_node("", "Gather", "Gather_12") == name_node("", "Gather", "") == "A Gather"
 
 

@@ -1,4 +1,4 @@
-"""The system's C compiler: its choice, its libraries, and the case that it does not work."""
+"""The C compiler: its choice, its libraries, and the case that it does not work."""
 
 import ctypes
 import os
@@ -254,12 +254,25 @@ def test_no_compiler_works(text, reason, script, monkeypatch):
     with pytest.raises(CompilerMissingError, match=r"There is no C compiler that works \(.*install gcc or clang") as e:
         compile_library(TWICE)
     assert reason in str(e.value)
-    assert "cc is not installed; gcc is not installed; clang is not installed" in str(e.value)
+    assert "cc is not installed; gcc is not installed; clang is not installed; ziglang is not installed" in str(e.value)
 
 
 def test_empty_path(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert find_compiler() is None
+
+
+def test_package_is_taken_where_the_system_has_no_compiler(script, tmp_path, monkeypatch):
+    """In place of the package, which has 100 MB, stands a script of its name."""
+    zig = script(f'test "$1" = cc && shift && PATH={os.environ["PATH"]} exec "$REAL" "$@"', "zig")
+    shutil.move(os.path.dirname(zig), tmp_path / "ziglang")
+    (tmp_path / "ziglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_compiler().command == (shutil.which("cc"),)
+    forget(monkeypatch)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_compiler().command == (str(tmp_path / "ziglang" / "zig"), "cc")
+    assert compile_library(TWICE).twice(3) == 6
 
 
 def test_search_is_made_once(monkeypatch):

@@ -1,9 +1,10 @@
-"""Lowering of operators without a kernel, beside torch; opset downgrade."""
+"""Lowering of operators without a kernel, beside torch."""
 
 import math
 from functools import partial
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -20,8 +21,9 @@ from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond, loop
 from ortpartial.graph.ops import constant, make_node, op, variable
 from ortpartial.graph.schemas import schema_of
+from ortpartial.rewrites import lowering
 from ortpartial.rewrites.float64 import LOWERINGS
-from ortpartial.rewrites.lowering import clear_padding, downgrade_opset, lower, lower_quantized, make_portable
+from ortpartial.rewrites.lowering import clear_padding, lower, lower_quantized, make_portable
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -262,13 +264,6 @@ def same_pads():
     return build([x], {"y": op.Conv(x, w, auto_pad="SAME_UPPER", dilations=[2, 2])})
 
 
-def new_cast():
-    """A Cast of opset 24."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], "cast", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
-
-
 def product_of_bytes():
     """A product of quantized matrices."""
     a, zero = variable("a", "int8", [2, 2]), constant(0, np.int8)
@@ -292,8 +287,6 @@ NUMBERED = {
     "lower 3": lambda: lower(batch_first()),
     "lower 4": lambda: lower(fast_gelu()),
     "lower 5": lambda: lower(same_pads()),
-    "downgrade_opset 1": lambda: downgrade_opset(new_cast(), 21),
-    "downgrade_opset 2": lambda: downgrade_opset(model(op.Swish, "float32"), 21),
     "lower_quantized 1": lambda: lower_quantized(product_of_bytes()),
     "clear_padding 1": lambda: clear_padding(make_decoder()),
     "make_portable 1": lambda: make_portable(pooled_bytes()),
@@ -323,7 +316,8 @@ def test_compositions_of_onnxruntime():
     """What com.microsoft computes in float32 alone becomes what it is composed of."""
     session = onnxruntime.InferenceSession(make_portable(fast_gelu()).SerializeToString())
     expected = F.gelu(torch.tensor(X[0]), approximate="tanh")
-    np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12)
+    # 1 + tanh(...) cancels where it is near 0: its last bits, of numbers near 1, depend on the CPU.
+    np.testing.assert_allclose(session.run(None, {"x": X[0]})[0], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_dequantized_elements_are_kept():
@@ -345,62 +339,47 @@ def test_log_loss_in_float64():
     assert o.get_state()[0].dtype == np.float64
 
 
-W = np.ones(5, np.float32)
-NEW = rows(
-    ("Swish", lambda x: op.Swish(x, alpha=2.0), lambda x: x * torch.sigmoid(2 * x)),
-    ("RMSNormalization", lambda x: op.RMSNormalization(x, W, epsilon=1e-3), lambda x: F.rms_norm(x, (5,), None, 1e-3)),
-)
-
-
-@pytest.mark.parametrize(("f", "in_torch"), NEW)
-def test_new_operators_on_an_old_runtime(f, in_torch):
-    """Operators newer than opset 21, the newest of onnxruntime 1.19.2, run and train there by their function bodies."""
-    young = model(f, "float32")
-    old = downgrade_opset(young, 21)
-    assert max(o.version for o in young.opset_import) > 21 >= max(o.version for o in old.opset_import)
-    expected = 2 * in_torch(torch.tensor(X)).numpy()
-    for graph in (young, old):
-        actual = Session(graph).run({"x": X.astype(np.float32)})["y"]
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_error_of_a_new_operator_without_body():
-    x = variable("x", "float32", ["N", 4])
-    with pytest.raises(ModelError, match=r"CumProd> is of opset 26, this runtime knows opsets up to 21, and ONNX"):
-        downgrade_opset(build([x], {"y": op.CumProd(x, 1)}), 21)
-
-
-def test_newer_forms_of_old_operators():
-    """A node that uses no new attribute is written in its form of opset 21."""
-
-    def cast(**settings):
-        cast = helper.make_node("Cast", ["x"], ["y"], "c", to=TensorProto.FLOAT, **settings)
-        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "xy")
-        graph = helper.make_graph([cast], "cast", [x], [y])
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
-
-    for settings in ({}, {"round_mode": "up"}):
-        actual = downgrade_opset(cast(**settings), 21)
-        assert (actual.opset_import[0].version, len(actual.graph.node[0].attribute)) == (21, 1)
-    with pytest.raises(ModelError, match="<Node c: Cast> cannot be written for opset 21, the runtime's newest: "):
-        downgrade_opset(cast(round_mode="down"), 21)
-
-
-def test_a_new_operator_is_trained():
-    x, w = variable("x", "float32", ["N", 4]), constant(np.eye(4, dtype=np.float32), hint="w")
-    o = OrtGradientForwardBackwardOptimizer(build([x], {"y": op.Swish(x @ w)}), shuffle=False, max_iter=1, batch_size=8)
-    X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
-    w = torch.eye(4, dtype=torch.float64, requires_grad=True)
-    ((F.silu(torch.tensor(X, dtype=torch.float64) @ w) - 1) ** 2).mean().backward()
-    (actual,) = o.fit(X, np.ones((8, 4))).get_state()
-    np.testing.assert_allclose(actual, np.eye(4) - 0.01 * w.grad.numpy(), rtol=1e-5, atol=1e-7)
-
-
 def test_models_without_float64_are_not_read():
     """The model is returned as it is, with its declared shapes."""
     x, d = variable("x", "float32", ["N"]), variable("d", "float64", ["N"])
     model = build([x, d], {"y": op.HardSigmoid(x), "z": d + 1})
     assert lower(model) is model
+
+
+def test_float64_in_a_corner_reads_no_model(monkeypatch):
+    """A step that counts in float64 beside operators of float32, alone and in the body of an epoch."""
+    x, w = variable("x", "float32", ["N", 4]), constant(np.eye(4, dtype=np.float32), hint="w")
+    optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": op.Erf(x @ w)}), learning_rate="AdamW", max_iter=2)
+    graphs = [onnx.load_model_from_string(optimizer.save_onnx_graph(bytes)[n]) for n in ("epoch", "step")]
+    assert all(lowering._has_float64(graph) for graph in graphs)
+    monkeypatch.setattr(lowering, "load", None)
+    assert all(lower(graph) is graph for graph in graphs)
+
+
+def swap(x):
+    """A loop whose first state is of float64 from the second iteration on, where it takes the place of another."""
+    one = op.Cast(op.ReduceSum(x, keepdims=0), to=TensorProto.FLOAT)
+    return loop(lambda i, _, a, b: (None, op.Erf(op.Cast(b, to=TensorProto.FLOAT)), b), 2, one, x)[1]
+
+
+@pytest.mark.parametrize(("f", "is_lowered"), [
+    (op.Erf, True),
+    (lambda x: op.Cast(op.Erf(op.Cast(x, to=TensorProto.FLOAT)), to=TensorProto.DOUBLE), False),
+    (lambda x: op.Erf(op.CastLike(constant(np.float32(1)), x)), True),
+    (lambda x: cond(op.ReduceSum(x, keepdims=0) > 0, lambda: op.Erf(x), lambda: x), True),
+    (lambda x: op.Erf(cond(op.ReduceSum(op.Cast(x, to=TensorProto.FLOAT), keepdims=0) > 0, lambda: constant(
+        np.ones(1)), lambda: constant(np.zeros(1)))), True),
+    (lambda x: loop(lambda i, _, v: (None, op.Erf(v)), 2, x), True),
+    (swap, False),
+    (lambda x: op.Erf(op.EyeLike(op.Cast(x[0, 0], to=TensorProto.FLOAT), dtype=TensorProto.DOUBLE)), True),
+    (lambda x: op.Erf(op.ConstantOfShape(op.Shape(x), value=np.zeros(1))), True),
+])
+def test_a_model_is_read_where_float64_may_reach_an_operator(f, is_lowered, monkeypatch):
+    proto = model(f)
+    lowered = lower(proto)
+    assert (lowered is not proto) == is_lowered
+    monkeypatch.setattr(lowering, "needs_lowering", lambda proto: True)
+    assert (lower(proto) is not proto) == is_lowered, "the same as where every model is read"
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -9,9 +9,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortpartial
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import op
+from ortpartial.graph import OPSET, op, schema_of
 from ortpartial.model import load
 from ortpartial.model.upgrade import WRITERS
+from ortpartial.runtime import upgrade_check
 from ortpartial.runtime.upgrade_check import compare_with_file, largest_difference
 from ortpartial.testing import check_upgrade
 
@@ -82,6 +83,22 @@ def test_no_check(log, opset, inputs, weights):
 def test_no_check_where_no_operator_has_changed(log):
     load(file_of(helper.make_node("Neg", ["x"], ["y"]), opset=13))
     assert log() == []
+
+
+@pytest.mark.parametrize("op_type", sorted(upgrade_check._FURTHER_TYPES))
+def test_no_check_of_operators_that_take_further_types_alone(op_type, log):
+    """Whose inputs, outputs and attributes are those of now, but for an attribute of float8."""
+    latest = schema_of(op_type, "", OPSET)
+    for version in range(upgrade_check._LEAST, OPSET):
+        schema = schema_of(op_type, "", version)
+        assert [(p.name, p.option) for p in schema.inputs] == [(p.name, p.option) for p in latest.inputs]
+        assert latest.attributes.keys() - schema.attributes.keys() <= {"saturate"}
+        assert all(latest.attributes[n].default_value == a.default_value for n, a in schema.attributes.items())
+    assert WRITERS.get(op_type, (0,))[0] < upgrade_check._LEAST, "the last opset of which a node is written anew"
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
+    for opset in (upgrade_check._LEAST, 13):
+        load(file_of(node, opset=opset))
+        assert bool(log()) == (opset == 13)
 
 
 def test_no_check_of_numbers_beyond_32_bits(log, caplog):

@@ -24,8 +24,8 @@ from ortpartial.exceptions import DataError, ModelError, ModelWarning, SettingEr
 from ortpartial.graph.build import build
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime import Session
-from ortpartial.torch.autograd import _ortvalue, _tensor
 from ortpartial.torch.onnx_layer import OnnxLayer
+from ortpartial.torch.tensor_session import to_ortvalue, to_tensor
 from ortpartial.training.gradient_cut import GradientCut
 
 ENGINES = ["step", pytest.param("agent", marks=pytest.mark.agent)]
@@ -809,16 +809,16 @@ def test_nothing_is_kept_without_a_gradient():
 
 def test_no_copies():
     t = torch.tensor(real(3, 4))
-    v = _ortvalue(t)
-    assert v.data_ptr() == t.data_ptr() == _tensor(v).data_ptr()
+    v = to_ortvalue(t)
+    assert v.data_ptr() == t.data_ptr() == to_tensor(v).data_ptr()
     b = torch.tensor([True, False])
-    v = _ortvalue(b)
+    v = to_ortvalue(b)
     assert v.data_type() == "tensor(bool)"
-    assert torch.equal(_tensor(v, True), b)
-    strided = _ortvalue(t.T)
+    assert torch.equal(to_tensor(v, True), b)
+    strided = to_ortvalue(t.T)
     assert strided.shape() == [4, 3]
     np.testing.assert_array_equal(strided.numpy(), t.T.numpy())
-    kept = _tensor(_ortvalue(torch.full((1000,), 7.0)))
+    kept = to_tensor(to_ortvalue(torch.full((1000,), 7.0)))
     torch.zeros(1000), torch.zeros(1000)
     assert kept.eq(7).all()
 

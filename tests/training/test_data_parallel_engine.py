@@ -217,7 +217,7 @@ def processes(cases, size, folder):
 
 
 @ON_NEWEST
-@pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
 def test_the_steps_of_one_process(size, tmp_path):
     """53 rows in batches of 9: processes differ by a row in each; in batches of 2, two of four have nothing to do."""
     different = DIFFERENT if size > 1 else {}

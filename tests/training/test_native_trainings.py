@@ -61,7 +61,7 @@ IMAGES = np.random.default_rng(1).normal(size=(40, 2, 7, 6)).astype(np.float32)
 @pytest.fixture(autouse=True)
 def _compile_fast(monkeypatch):
     flags = [flag if flag != "-O3" else "-Og" for flag in FLAGS] + ["-DOP_LANES=1"]
-    monkeypatch.setattr("ortpartial.execution.native_engine.compile_library", partial(compile_library, flags=flags))
+    monkeypatch.setattr("ortpartial.native.compile_library", partial(compile_library, flags=flags))
 
 
 def images(first, width, **sizes):

@@ -33,7 +33,7 @@ A, B = images(8)
 @pytest.fixture(autouse=True)
 def _compile_fast(monkeypatch):
     flags = [flag if flag != "-O3" else "-O0" for flag in FLAGS] + ["-DOP_LANES=1"]
-    monkeypatch.setattr("ortpartial.execution.native_engine.compile_library", partial(compile_library, flags=flags))
+    monkeypatch.setattr("ortpartial.native.compile_library", partial(compile_library, flags=flags))
 
 
 ENGINES = ["step", "epoch", *(["native"] if find_compiler() else []), *(["agent"] if has_training() else [])]

@@ -1,36 +1,9 @@
 """Differentiation rules of the operators, a family per module; importing the package registers them."""
 
-from . import (
-    channels,
-    contrib,
-    control,
-    einsum,
-    elementwise,
-    gpu_operators,
-    grouped_attention,
-    indexing,
-    linear,
-    linear_attention,
-    losses,
-    microsoft,
-    mixture,
-    ml,
-    normalize,
-    packed_weights,
-    quantization,
-    recurrent,
-    reduction,
-    refusals,
-    regions,
-    resize,
-    sampling,
-    shape,
-    spectral,
-    streams,
-    window,
-)
+from importlib import import_module as _import_module
+from pkgutil import iter_modules as _iter_modules
 
-__all__ = ["channels", "contrib", "control", "einsum", "elementwise", "gpu_operators", "grouped_attention", "indexing",
-           "linear", "linear_attention", "losses", "microsoft", "mixture", "ml", "normalize", "packed_weights",
-           "quantization", "recurrent", "reduction", "refusals", "regions", "resize", "sampling", "shape", "spectral",
-           "streams", "window"]
+__all__ = [_module.name for _module in _iter_modules(__path__)]
+
+for _name in __all__:
+    _import_module(f"{__name__}.{_name}")

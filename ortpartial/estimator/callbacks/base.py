@@ -14,7 +14,7 @@ from ortpartial.exceptions import SettingError
 from ortpartial.execution import FitSettings, TaskContext, TrainingView
 from ortpartial.learning import Metric, NamedSettings, resolve_metric, suggest
 
-__all__ = ["Callback", "EpochCallback", "FitRun", "check_place"]
+__all__ = ["Callback", "EpochCallback", "FitRun", "MonitorCallback", "check_place"]
 
 
 def check_place(name: str, path: str | os.PathLike[str]) -> str:
@@ -129,6 +129,8 @@ class FitRun:
         Whether the fit has come to its end, and was not ended by an error.
     values : dict
         The memory of the callback.
+    present : TrainingView or None
+        The view of the epoch that has ended, while the callback is told of it.
     """
 
     estimator: Any
@@ -137,10 +139,13 @@ class FitRun:
     epoch_began: float = field(default_factory=perf_counter)
     has_ended: bool = False
     values: State = field(default_factory=dict)
+    present: TrainingView | None = None
 
     @property
     def view(self) -> TrainingView | None:
         """The view of the training, where it is of this library."""
+        if self.present is not None:
+            return self.present
         trained = self.estimator
         if not hasattr(trained, "training_view"):  # One of ours that is composed of an optimizer.
             trained = getattr(trained, "optimizer_", None)
@@ -165,21 +170,11 @@ class EpochCallback(Callback):
     X_val: Data = None
     y_val: Data = None
 
-    #: The column that is monitored, where one is.
-    monitor = ""
-
     #: Whether a fit without a history is scored in any case.
     needs_score = False
 
-    #: Whether patience is in epochs; that of former pickles is in values.
-    _counts_epochs = False
-
     def __init__(self, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
         self.scoring, self.X_val, self.y_val = scoring, X_val, y_val
-        self._counts_epochs = True
-        if "monitor" in vars(self) and not (isinstance(self.monitor, str) and self.monitor):
-            raise SettingError(f"monitor is a column of history_, such as 'validation_loss' or 'val_accuracy', not "
-                               f"{self.monitor!r}.")
 
     @property
     def _runs(self) -> dict[int, FitRun]:
@@ -191,24 +186,10 @@ class EpochCallback(Callback):
         return {n: v for n, v in vars(self).items() if n != "_fits"}
 
     def setup(self, estimator: Estimator, context: TaskContext) -> None:
-        """Prepare for a fit, before its first task.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and its task "fit".
-        """
         run = self._runs[id(estimator)] = FitRun(estimator, context)
         self._begin_fit(run)
 
     def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
-        """Be told that a task begins.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and the task.
-        """
         if (run := self._runs.get(id(estimator))) is not None and context.parent is run.context:
             run.epoch_began = perf_counter()
 
@@ -235,18 +216,17 @@ class EpochCallback(Callback):
         if context is run.context:
             run.has_ended = True
             self._end_fit(run)
-        elif context.parent is run.context and not (fitted_estimator is None and run.view is None and X is None):
-            return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
+        elif context.parent is run.context:
+            run.present = run.view
+            try:
+                if fitted_estimator is None and run.present is None and X is None:
+                    return False
+                return self._end_epoch(run, self._make_record(run, context, X, y, fitted_estimator), fitted_estimator)
+            finally:
+                run.present = None
         return False
 
     def teardown(self, estimator: Estimator, context: TaskContext) -> None:
-        """Clean up after a fit, also after an error.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and its task "fit".
-        """
         if (run := self._runs.pop(id(estimator), None)) is not None:
             self._tear_down(run)
 
@@ -270,6 +250,65 @@ class EpochCallback(Callback):
         from sklearn.metrics import check_scoring  # It is optional.
 
         return float(check_scoring(run.estimator, self.scoring)(estimator, *data))
+
+    # -- what a callback overrides
+
+    def _begin_fit(self, run: FitRun) -> None:
+        """Begin."""
+
+    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> bool | None:
+        """Go on from the record of an epoch; return True to end the fit."""
+
+    def _end_fit(self, run: FitRun) -> None:
+        """End a fit that no error has ended."""
+
+    def _tear_down(self, run: FitRun) -> None:
+        """Clean up."""
+
+
+class MonitorCallback(EpochCallback):
+    """A callback that acts on a monitored value, and remembers it from epoch to epoch and in checkpoints.
+
+    Parameters
+    ----------
+    monitor : str
+        A column of `history_`.
+    scoring : str or callable, optional
+        A score that is monitored, as scikit-learn names it.
+    X_val, y_val : array_like, optional
+        The data that are scored; by default the training data.
+    """
+
+    #: Whether patience is in epochs; that of former pickles is in values.
+    _counts_epochs = False
+
+    def __init__(self, monitor: str, scoring: Scoring = None, X_val: Data = None, y_val: Data = None):
+        super().__init__(scoring, X_val, y_val)
+        self.monitor, self._counts_epochs = monitor, True
+        if not (isinstance(monitor, str) and monitor):
+            raise SettingError(f"monitor is a column of history_, such as 'validation_loss' or 'val_accuracy', not "
+                               f"{monitor!r}.")
+
+    def get_state(self) -> State:
+        """Return its memory of the only fit that runs, for checkpoints; nothing if there is no fit.
+
+        Returns
+        -------
+        dict of str to object
+        """
+        runs = list(self._runs.values())
+        return dict(runs[0].values) if len(runs) == 1 else {}
+
+    def set_state(self, state: State) -> None:
+        """Go on with a former memory.
+
+        Parameters
+        ----------
+        state : dict of str to object
+            The result of `get_state`.
+        """
+        for run in self._runs.values():  # A former checkpoint goes on to count values.
+            run.values.update({"counted": None, **state})
 
     def _is_score(self, run: FitRun) -> bool:
         """Whether more is better: of scores, and of metrics that say so."""
@@ -330,30 +369,6 @@ class EpochCallback(Callback):
         """Whether a metric of validation data is monitored, and there are none."""
         names = [metric.name for metric in settings.list_metrics("validation")]
         return self._monitored.removeprefix("val_") in names and "validation_loss" not in record
-
-    def _get_values(self) -> State:
-        """Values that are kept of the only fit that runs; none if there is no fit."""
-        runs = list(self._runs.values())
-        return dict(runs[0].values) if len(runs) == 1 else {}
-
-    def _set_values(self, values: State) -> None:
-        """Go on from former values."""
-        for run in self._runs.values():  # A former checkpoint goes on to count values.
-            run.values.update({"counted": None, **values})
-
-    # -- what a callback overrides
-
-    def _begin_fit(self, run: FitRun) -> None:
-        """Begin."""
-
-    def _end_epoch(self, run: FitRun, record: Record, fitted_estimator: Estimator) -> bool | None:
-        """Go on from the record of an epoch; return True to end the fit."""
-
-    def _end_fit(self, run: FitRun) -> None:
-        """End a fit that no error has ended."""
-
-    def _tear_down(self, run: FitRun) -> None:
-        """Clean up."""
 
 
 def _find_metric(name: str) -> Metric | None:

@@ -10,12 +10,12 @@ from ortpartial.annotations import Data, Estimator, Record, Scoring, State
 from ortpartial.checks import check_choice, check_flag
 from ortpartial.learning import check_integer, check_number
 
-from .base import EpochCallback, FitRun
+from .base import FitRun, MonitorCallback
 
 __all__ = ["EarlyStopping"]
 
 
-class EarlyStopping(EpochCallback):
+class EarlyStopping(MonitorCallback):
     """End a fit when a monitored value has stopped improving, and restore the weights with which it was best.
 
     Parameters
@@ -82,29 +82,13 @@ class EarlyStopping(EpochCallback):
         check_number(self, "min_delta", low=0)
         if baseline is not None:
             check_number(self, "baseline")
-        super().__init__(scoring, X_val, y_val)
+        super().__init__(monitor, scoring, X_val, y_val)
         self.best_: float | None = None
         self.best_epoch_: int | None = None
         self.stopped_epoch_: int | None = None
 
-    def get_state(self) -> State:
-        """Return its memory of the fit that runs, for checkpoints.
-
-        Returns
-        -------
-        dict of str to object
-        """
-        return self._get_values()
-
     def set_state(self, state: State) -> None:
-        """Go on with a former memory.
-
-        Parameters
-        ----------
-        state : dict of str to object
-            The result of `get_state`.
-        """
-        self._set_values(state)
+        super().set_state(state)
         self.best_, self.best_epoch_, self.stopped_epoch_ = state["best"], state["best_epoch"], state["stopped"]
 
     def _begin_fit(self, run: FitRun) -> None:

@@ -49,13 +49,6 @@ class ProgressBar(Callback):
         self._listeners: dict[Any, Any] = {}
 
     def setup(self, estimator: Estimator, context: TaskContext) -> None:
-        """Show a bar.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and its task "fit".
-        """
         view = FitRun(estimator, context).view
         if not is_interactive() or (view is not None and view.optimizer.training.loop.settings.verbose):
             return
@@ -67,23 +60,9 @@ class ProgressBar(Callback):
             self._listeners[context.root_uuid] = _import().open_listener(bar.be_told)
 
     def on_fit_task_begin(self, estimator: Estimator, context: TaskContext) -> None:
-        """Show that a task begins.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and the task.
-        """
         self._tell(context, is_end=False)
 
     def on_fit_task_end(self, estimator: Estimator, context: TaskContext) -> None:
-        """Show that a task has ended.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and the task.
-        """
         self._tell(context, is_end=True)
 
     def _tell(self, context: TaskContext, is_end: bool) -> None:
@@ -95,13 +74,6 @@ class ProgressBar(Callback):
             _import().send(listener, message)
 
     def teardown(self, estimator: Estimator, context: TaskContext) -> None:
-        """Close the bar, which says how the fit has ended.
-
-        Parameters
-        ----------
-        estimator, context : object
-            The estimator, and its task "fit".
-        """
         if (bar := _SHOWN.pop(context.root_uuid, None)) is not None:
             bar.close()
         if (listener := self._listeners.pop(context.root_uuid, None)) is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ortpartial.annotations import Data, Estimator, Record, Scoring, State
+from ortpartial.annotations import Data, Estimator, Record, Scoring
 from ortpartial.checks import check_choice
 from ortpartial.exceptions import SettingError
 from ortpartial.learning import check_integer, check_number
 
-from .base import EpochCallback, FitRun
+from .base import FitRun, MonitorCallback
 
 __all__ = ["ReduceOnPlateau"]
 
 
-class ReduceOnPlateau(EpochCallback):
+class ReduceOnPlateau(MonitorCallback):
     """Multiply the step size by a factor when a monitored value has stopped improving.
 
     Nothing is compiled anew for it. `ReduceOnPlateauSchedule` does the same as a part of the optimizer: it monitors
@@ -81,27 +81,8 @@ class ReduceOnPlateau(EpochCallback):
         check_number(self, "factor", above=0, below=1)
         check_integer(self, "patience", "cooldown", low=0)
         check_number(self, "threshold", "min_rate", "epsilon", low=0)
-        super().__init__(scoring, X_val, y_val)
+        super().__init__(monitor, scoring, X_val, y_val)
         self.reductions_: list[int] = []
-
-    def get_state(self) -> State:
-        """Return its memory of the fit that runs, for checkpoints.
-
-        Returns
-        -------
-        dict of str to object
-        """
-        return self._get_values()
-
-    def set_state(self, state: State) -> None:
-        """Go on with a former memory.
-
-        Parameters
-        ----------
-        state : dict of str to object
-            The result of `get_state`.
-        """
-        self._set_values(state)
 
     def _begin_fit(self, run: FitRun) -> None:
         if (view := run.view) is None:

@@ -357,6 +357,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self.classes_[(scores.ravel() > 0).astype(int) if self.n_outputs_ == 1 else scores.argmax(1)]
 
     def _measure(self, y: np.ndarray, prediction: np.ndarray, sample_weight: Data) -> float:
+        if sample_weight is None and y.ndim == prediction.ndim == 1:  # Early stopping asks after every epoch.
+            return float(np.mean(y == prediction))
         return accuracy_score(y, prediction, sample_weight=sample_weight)
 
     def _weigh(self, y: np.ndarray, sample_weight: Data) -> Data:

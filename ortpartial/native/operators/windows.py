@@ -15,9 +15,9 @@ import numpy as np
 
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Node, constant
-from ortpartial.native.expressions import Affine, Expression, Literal, Load
+from ortpartial.native.expressions import Affine, Expression, Iota, Literal, Load
 from ortpartial.native.translation import Translator, describe, sizes, translates
-from ortpartial.native.types import suffix
+from ortpartial.native.types import literal, suffix
 
 from .elementwise import apply
 from .products import multiply
@@ -25,6 +25,10 @@ from .reductions import add_up, reduce_axes
 from .shapes import pad_with, reshape
 
 __all__: list[str] = []
+
+_INT64 = np.dtype(np.int64)
+#: Beyond every place.
+_FAR = np.iinfo(_INT64).max
 
 
 @dataclass(frozen=True)
@@ -150,14 +154,22 @@ def add_up_columns(t: Translator, node: Node) -> Expression:
 
 
 @translates("MaxPool")
-def pool_maximum(t: Translator, node: Node) -> Expression:
+def pool_maximum(t: Translator, node: Node) -> list[Expression]:
     x, y = t.read(node.inputs[0]), sizes(node.outputs[0])
-    if len(node.outputs) > 1 and t.uses[node.outputs[1]]:
-        raise UntranslatableError(f"The indices of {describe(node)} are not written in C.")
     windows = _Windows.of(node, x.shape[2:], node.attribute("kernel_shape"), y[2:])
     least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     first = "(-INFINITY)" if x.dtype.kind == "f" else str(least)
-    return _combine(t, windows.of_image(t, x, least), len(y), f"op_max_{suffix(x.dtype)}({{0}}, {{1}})", first)
+    seen = windows.of_image(t, x, least)
+    largest = _combine(t, seen, len(y), f"op_max_{suffix(x.dtype)}({{0}}, {{1}})", first)
+    if len(node.outputs) == 1 or not t.uses[node.outputs[1]]:
+        return [largest]
+    if node.attribute("storage_order"):
+        raise UntranslatableError(f"The indices of {describe(node)} in column-major order are not written in C.")
+    # The first place in the tensor, without margins, whose element equals the largest.
+    places = windows.of_image(t, Iota(_INT64, x.shape, Affine.contiguous(x.shape)), _FAR)
+    of_window = reshape(t, largest, (*y, *[1] * len(windows.kernel)))
+    place = apply(t, f"{{0}} == {{1}} ? {{2}} : {literal(_FAR, _INT64)}", seen, of_window, places, dtype=_INT64)
+    return [largest, _combine(t, place, len(y), "op_min_i64({0}, {1})", literal(_FAR, _INT64))]
 
 
 @translates("AveragePool")

@@ -8,6 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.checks import check_choice
+from ortpartial.docstrings import document
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, op
 
@@ -22,13 +23,21 @@ __all__ = ["CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "H
 
 
 @dataclass(eq=False, repr=False)
-class ReLU(Layer):
-    """max(x, 0).
+class _InPlace(Layer):
+    """A function of each element that takes torch's `inplace`.
 
     Parameters
     ----------
     inplace : bool
         Without effect: a graph has no memory that is overwritten.
+    """
+
+    inplace: bool = False
+
+
+@document(_InPlace)
+class ReLU(_InPlace):
+    """max(x, 0).
 
     Examples
     --------
@@ -38,20 +47,13 @@ class ReLU(Layer):
     [0.0, 2.0]
     """
 
-    inplace: bool = False
-
     def forward(self, x: Value) -> Value:
         return op.Relu(x)
 
 
-@dataclass(eq=False, repr=False)
-class ReLU6(Layer):
+@document(_InPlace)
+class ReLU6(_InPlace):
     """min(max(x, 0), 6).
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -61,8 +63,6 @@ class ReLU6(Layer):
     [0.0, 6.0]
     """
 
-    inplace: bool = False
-
     def forward(self, x: Value) -> Value:
         trace = current_trace()
         if trace is None or not trace.training:
@@ -71,6 +71,7 @@ class ReLU6(Layer):
         return op.Min(op.Relu(x), 6.0)
 
 
+@document(_InPlace)
 @dataclass(eq=False, repr=False)
 class LeakyReLU(Layer):
     """x for x > 0, and x·negative_slope else.
@@ -79,8 +80,6 @@ class LeakyReLU(Layer):
     ----------
     negative_slope : float
         The slope below 0.
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -134,6 +133,7 @@ class PReLU(Layer):
         return op.PRelu(x, slope)
 
 
+@document(_InPlace)
 @dataclass(eq=False, repr=False)
 class ELU(Layer):
     """x for x > 0, and alpha·(exp(x) - 1) else.
@@ -142,8 +142,6 @@ class ELU(Layer):
     ----------
     alpha : float
         -alpha is the limit below 0.
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -160,14 +158,9 @@ class ELU(Layer):
         return op.Elu(x, alpha=float(self.alpha))
 
 
-@dataclass(eq=False, repr=False)
-class SELU(Layer):
+@document(_InPlace)
+class SELU(_InPlace):
     """1.0507·x for x > 0, and 1.7581·(exp(x) - 1) else.
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -177,12 +170,11 @@ class SELU(Layer):
     [-1.111, 1.051]
     """
 
-    inplace: bool = False
-
     def forward(self, x: Value) -> Value:
         return op.Selu(x)
 
 
+@document(_InPlace)
 @dataclass(eq=False, repr=False)
 class CELU(Layer):
     """x for x > 0, and alpha·(exp(x / alpha) - 1) else.
@@ -191,8 +183,6 @@ class CELU(Layer):
     ----------
     alpha : float
         -alpha is the limit below 0.
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -237,14 +227,9 @@ class GELU(Layer):
         return op.Gelu(x, approximate=self.approximate)
 
 
-@dataclass(eq=False, repr=False)
-class SiLU(Layer):
+@document(_InPlace)
+class SiLU(_InPlace):
     """x·σ(x), with the logistic function σ.
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -254,20 +239,13 @@ class SiLU(Layer):
     [-0.269, 0.731]
     """
 
-    inplace: bool = False
-
     def forward(self, x: Value) -> Value:
         return x * op.Sigmoid(x)
 
 
-@dataclass(eq=False, repr=False)
-class Mish(Layer):
+@document(_InPlace)
+class Mish(_InPlace):
     """x·tanh(log(1 + exp(x))).
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -276,8 +254,6 @@ class Mish(Layer):
     >>> nn.Mish().compile(nn.placeholder(["N"]))(np.float32([-1, 1])).round(3).tolist()
     [-0.303, 0.865]
     """
-
-    inplace: bool = False
 
     def forward(self, x: Value) -> Value:
         return op.Mish(x)
@@ -315,14 +291,9 @@ class LogSigmoid(Layer):
         return -op.Softplus(-x)
 
 
-@dataclass(eq=False, repr=False)
-class Hardsigmoid(Layer):
+@document(_InPlace)
+class Hardsigmoid(_InPlace):
     """min(max(x / 6 + 1/2, 0), 1).
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -332,20 +303,13 @@ class Hardsigmoid(Layer):
     [0.0, 0.5, 0.75]
     """
 
-    inplace: bool = False
-
     def forward(self, x: Value) -> Value:
         return op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
 
 
-@dataclass(eq=False, repr=False)
-class Hardswish(Layer):
+@document(_InPlace)
+class Hardswish(_InPlace):
     """x·min(max(x / 6 + 1/2, 0), 1).
-
-    Parameters
-    ----------
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -354,8 +318,6 @@ class Hardswish(Layer):
     >>> nn.Hardswish().compile(nn.placeholder(["N"]))(np.float32([-3, 0, 3])).round(3).tolist()
     [-0.0, 0.0, 3.0]
     """
-
-    inplace: bool = False
 
     def forward(self, x: Value) -> Value:
         return op.HardSwish(x)
@@ -393,6 +355,7 @@ class Tanhshrink(Layer):
         return x - op.Tanh(x)
 
 
+@document(_InPlace)
 @dataclass(eq=False, repr=False)
 class Hardtanh(Layer):
     """min(max(x, min_val), max_val).
@@ -403,8 +366,6 @@ class Hardtanh(Layer):
         The least value.
     max_val : float
         The largest value.
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------
@@ -511,6 +472,7 @@ class Hardshrink(Layer):
         return op.Shrink(x, lambd=float(self.lambd), bias=0.0)
 
 
+@document(_InPlace)
 @dataclass(eq=False, repr=False)
 class Threshold(Layer):
     """x for x > threshold, and value else.
@@ -521,8 +483,6 @@ class Threshold(Layer):
         The bound.
     value : float
         The number in place of elements below it.
-    inplace : bool
-        Without effect: a graph has no memory that is overwritten.
 
     Examples
     --------

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ortpartial.annotations import ArrayLike, Data, DTypeLike
+from ortpartial.docstrings import document
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value, constant, op, reshape_like
 
@@ -221,7 +222,31 @@ class MultiheadAttention(Layer):
 
 
 class _TransformerLayer(Layer):
-    """Attentions, then two linear layers at each position, each with residual connection, LayerNorm and Dropout."""
+    """Attentions, then two linear layers at each position, each with residual connection, LayerNorm and Dropout.
+
+    Parameters
+    ----------
+    d_model : int
+        The number of features of input and output.
+    nhead : int
+        The number of heads of the attention.
+    dim_feedforward : int
+        The number of features between the two linear layers.
+    dropout : float
+        The probability of all Dropouts, in training mode.
+    activation : str or callable
+        The activation after the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
+    layer_norm_eps : float
+        The eps of the LayerNorms.
+    batch_first : bool
+        Whether sequences are (N, T, features) in place of (T, N, features).
+    norm_first : bool
+        Whether a LayerNorm comes before attention and linear layers, in place of after the residual connection.
+    bias : bool
+        Whether linear layers and LayerNorms have biases.
+    dtype : numpy dtype or its name
+        The element type of the weights.
+    """
 
     _attentions: ClassVar[Sequence[str]] = ("self_attn",)
 
@@ -266,31 +291,9 @@ class _TransformerLayer(Layer):
         return self.linear2(self.dropout(activation(self.linear1(x))))
 
 
+@document(_TransformerLayer)
 class TransformerEncoderLayer(_TransformerLayer):
     """Self-attention, then two linear layers at each position, each with a residual connection and a LayerNorm.
-
-    Parameters
-    ----------
-    d_model : int
-        The number of features of input and output.
-    nhead : int
-        The number of heads of the attention.
-    dim_feedforward : int
-        The number of features between the two linear layers.
-    dropout : float
-        The probability of all Dropouts, in training mode.
-    activation : str or callable
-        The activation after the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
-    layer_norm_eps : float
-        The eps of the LayerNorms.
-    batch_first : bool
-        Whether sequences are (N, T, features) in place of (T, N, features).
-    norm_first : bool
-        Whether a LayerNorm comes before attention and linear layers, in place of after the residual connection.
-    bias : bool
-        Whether linear layers and LayerNorms have biases.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -344,31 +347,14 @@ class TransformerEncoderLayer(_TransformerLayer):
         return self._add(2, self._add(1, src, attend), self._feed_forward)
 
 
+@document(_TransformerLayer)
 class TransformerDecoderLayer(_TransformerLayer):
     """Self-attention, attention to a memory, and two linear layers, each with a residual connection and a LayerNorm.
 
     Parameters
     ----------
-    d_model : int
-        The number of features of input and output.
-    nhead : int
-        The number of heads of the attention.
-    dim_feedforward : int
-        The number of features between the two linear layers.
-    dropout : float
-        The probability of all Dropouts, in training mode.
-    activation : str or callable
-        The activation after the first linear layer: ``"relu"``, ``"gelu"``, or a function of a value, such as a module.
-    layer_norm_eps : float
-        The eps of the LayerNorms.
-    batch_first : bool
-        Whether sequences are (N, T, features) in place of (T, N, features).
     norm_first : bool
         Whether a LayerNorm comes before attentions and linear layers, in place of after the residual connection.
-    bias : bool
-        Whether linear layers and LayerNorms have biases.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------

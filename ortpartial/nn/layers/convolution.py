@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.checks import check_choice, check_whole
+from ortpartial.docstrings import document
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, op
 
@@ -258,6 +259,7 @@ class ConvTranspose1d(_ConvTranspose):
     dims = 1
 
 
+@document(Conv2d)
 class ConvTranspose2d(_ConvTranspose):
     """The transposed convolution of images (N, C, H, W): the gradient of a convolution by its input.
 
@@ -266,28 +268,12 @@ class ConvTranspose2d(_ConvTranspose):
 
     Parameters
     ----------
-    in_channels : int or None
-        C, the number of channels of x; None for that of the first x, which makes the weights.
-    out_channels : int
-        The number of channels of y.
-    kernel_size : int or tuple of int
-        The size of the kernel along each spatial axis.
-    stride : int or tuple of int
-        The distance of the windows.
     padding : int or tuple of int
         How many elements are cut off on both sides of each spatial axis of y.
     output_padding : int or tuple of int
         How many elements fewer are cut off at the end, less than the stride.
-    groups : int
-        The number of groups of channels that are convolved apart.
-    bias : bool
-        Whether b is added.
-    dilation : int or tuple of int
-        The distance of the elements of a window.
     padding_mode : {"zeros"}
         There is no other.
-    dtype : numpy dtype or its name
-        The element type of W and b.
 
     Attributes
     ----------

@@ -12,6 +12,7 @@ import numpy as np
 from ortpartial.annotations import DTypeLike
 from ortpartial.autodiff import broadcast_channels
 from ortpartial.checks import check_count
+from ortpartial.docstrings import document
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import Value, constant, op, stop_gradient
 
@@ -276,6 +277,7 @@ class InstanceNorm3d(_InstanceNorm):
     layouts = ("NCDHW",)
 
 
+@document(BatchNorm2d)
 class GroupNorm(Layer):
     """Normalization of each group of channels of each row: (x - mean) / √(variance + eps) · weight + bias.
 
@@ -285,12 +287,6 @@ class GroupNorm(Layer):
         The number of groups.
     num_channels : int
         C, the number of channels of x, (N, C, ...).
-    eps : float
-        ε, which is added to the variance.
-    affine : bool
-        Whether there are a weight and a bias.
-    bias : bool
-        Whether there is a bias beside the weight.
     dtype : numpy dtype or its name
         The element type of the parameters.
 
@@ -346,6 +342,7 @@ class _RowNorm(Layer):
         return axes
 
 
+@document(BatchNorm2d)
 class LayerNorm(_RowNorm):
     """Normalization over the last axes: (x - mean) / √(variance + eps) · weight + bias.
 
@@ -353,12 +350,8 @@ class LayerNorm(_RowNorm):
     ----------
     normalized_shape : int or sequence of int
         The sizes of the last axes of x.
-    eps : float
-        ε, which is added to the variance.
     elementwise_affine : bool
         Whether there are a weight and a bias.
-    bias : bool
-        Whether there is a bias beside the weight.
     dtype : numpy dtype or its name
         The element type of the parameters.
 

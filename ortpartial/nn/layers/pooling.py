@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpartial.docstrings import document
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Value, constant, op
 
@@ -206,19 +207,14 @@ class AvgPool1d(_AvgPool):
         self.count_include_pad = count_include_pad
 
 
+@document(MaxPool2d)
 class AvgPool2d(_AvgPool):
     """The mean of each window of images (N, C, H, W).
 
     Parameters
     ----------
-    kernel_size : int or tuple of int
-        The number of elements of a window along each spatial axis.
-    stride : int or tuple of int, optional
-        The distance of the windows, by default `kernel_size`.
     padding : int or tuple of int
         How many zeros are added on both sides of each spatial axis.
-    ceil_mode : bool
-        Whether the number of windows is rounded up, so that the last may reach beyond the end.
     count_include_pad : bool
         Whether the zeros count.
     divisor_override : int, optional

@@ -10,6 +10,7 @@ import numpy as np
 
 from ortpartial.annotations import DTypeLike
 from ortpartial.checks import check_choice
+from ortpartial.docstrings import document
 from ortpartial.exceptions import GraphError, SettingError
 from ortpartial.graph import Arithmetic, Value, constant, op
 
@@ -26,7 +27,27 @@ _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {"tanh": lambda x: op.Tanh(x
 
 
 class _Recurrent(Layer):
-    """A stack of layers of a recurrent operator of ONNX, with torch's parameters."""
+    """A stack of layers of a recurrent operator of ONNX, with torch's parameters.
+
+    Parameters
+    ----------
+    input_size : int or None
+        The number of features of x; None for that of the first x, which makes the weights.
+    hidden_size : int
+        The size of h.
+    num_layers : int
+        How many layers are stacked: each reads the h of the layer below.
+    bias : bool
+        Whether b and c are added.
+    batch_first : bool
+        Whether x is (N, T, features) in place of (T, N, features), and the output likewise; states are not.
+    dropout : float
+        The probability of the Dropout between layers, in training mode.
+    bidirectional : bool
+        Whether each layer goes along the sequence in both directions, and returns both h side by side.
+    dtype : numpy dtype or its name
+        The element type of the weights.
+    """
 
     #: The gates of torch in the order of ONNX.
     _gates: ClassVar[Sequence[int]] = (0,)
@@ -105,29 +126,43 @@ class _Recurrent(Layer):
         return getattr(op, type(self).__name__)(*inputs, **settings)
 
 
-class RNN(_Recurrent):
+class _OneState(_Recurrent):
+    """A recurrent layer whose state is h alone."""
+
+    def forward(self, x: Value, hx: Arithmetic | None = None) -> tuple[Value, Value]:
+        """h of all steps, and the last of each layer.
+
+        Parameters
+        ----------
+        x : Value of shape (T, N, features), or (T, features)
+            The sequences; (N, T, features) with `batch_first`.
+        hx : Value of shape (layers · directions, N, hidden_size), optional
+            h before the first step, by default 0.
+
+        Returns
+        -------
+        output : Value of shape (T, N, directions · hidden_size)
+            h of the last layer, laid out as x.
+        h_n : Value of the shape of hx
+            h after the last step.
+
+        Raises
+        ------
+        GraphError
+            A shape does not fit.
+        """
+        output, (h,) = self._run(x, [hx])
+        return output, h
+
+
+@document(_Recurrent)
+class RNN(_OneState):
     """h = f(x Wᵀ + b + h' Rᵀ + c) along a sequence, where h' is the h of the step before, in a stack of layers.
 
     Parameters
     ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
-    hidden_size : int
-        The size of h.
-    num_layers : int
-        How many layers are stacked: each reads the h of the layer below.
     nonlinearity : str
         f, ``"tanh"`` or ``"relu"``.
-    bias : bool
-        Whether b and c are added.
-    batch_first : bool
-        Whether x is (N, T, features) in place of (T, N, features), and the output likewise; states are not.
-    dropout : float
-        The probability of the Dropout between layers, in training mode.
-    bidirectional : bool
-        Whether each layer goes along the sequence in both directions, and returns both h side by side.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -161,36 +196,12 @@ class RNN(_Recurrent):
         self.nonlinearity = _check_nonlinearity(self, nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype)
 
-    def forward(self, x: Value, hx: Arithmetic | None = None) -> tuple[Value, Value]:
-        """h of all steps, and the last of each layer.
-
-        Parameters
-        ----------
-        x : Value of shape (T, N, features), or (T, features)
-            The sequences; (N, T, features) with `batch_first`.
-        hx : Value of shape (layers · directions, N, hidden_size), optional
-            h before the first step, by default 0.
-
-        Returns
-        -------
-        output : Value of shape (T, N, directions · hidden_size)
-            h of the last layer, laid out as x.
-        h_n : Value of the shape of hx
-            h after the last step.
-
-        Raises
-        ------
-        GraphError
-            A shape does not fit.
-        """
-        output, (h,) = self._run(x, [hx])
-        return output, h
-
     def _operate(self, *inputs: Value | None, **settings: Any) -> Sequence[Value]:
         activations = [self.nonlinearity.capitalize()] * len(self._directions)
         return super()._operate(*inputs, activations=activations, **settings)
 
 
+@document(_Recurrent)
 class LSTM(_Recurrent):
     """Long short-term memory along a sequence, in a stack of layers.
 
@@ -199,24 +210,12 @@ class LSTM(_Recurrent):
 
     Parameters
     ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
     hidden_size : int
         The size of h and c.
-    num_layers : int
-        How many layers are stacked: each reads the h of the layer below.
     bias : bool
         Whether b and d are added.
-    batch_first : bool
-        Whether x is (N, T, features) in place of (T, N, features), and the output likewise; states are not.
-    dropout : float
-        The probability of the Dropout between layers, in training mode.
-    bidirectional : bool
-        Whether each layer goes along the sequence in both directions, and returns both h side by side.
     proj_size : int
         0: ONNX's LSTM has no projection of h.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -280,30 +279,12 @@ class LSTM(_Recurrent):
         return output, (h, c)
 
 
-class GRU(_Recurrent):
+@document(_Recurrent)
+class GRU(_OneState):
     """The gated recurrent unit along a sequence, in a stack of layers.
 
     h = (1 - z) ∘ n + z ∘ h' with n = tanh(x Wᵀ + b + r ∘ (h' Rᵀ + c)) and r, z = σ(...) likewise, where h' is the h
     of the step before.
-
-    Parameters
-    ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
-    hidden_size : int
-        The size of h.
-    num_layers : int
-        How many layers are stacked: each reads the h of the layer below.
-    bias : bool
-        Whether b and c are added.
-    batch_first : bool
-        Whether x is (N, T, features) in place of (T, N, features), and the output likewise; states are not.
-    dropout : float
-        The probability of the Dropout between layers, in training mode.
-    bidirectional : bool
-        Whether each layer goes along the sequence in both directions, and returns both h side by side.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -337,31 +318,6 @@ class GRU(_Recurrent):
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
                  dtype: DTypeLike = "float32"):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype)
-
-    def forward(self, x: Value, hx: Arithmetic | None = None) -> tuple[Value, Value]:
-        """h of all steps, and the last of each layer.
-
-        Parameters
-        ----------
-        x : Value of shape (T, N, features), or (T, features)
-            The sequences; (N, T, features) with `batch_first`.
-        hx : Value of shape (layers · directions, N, hidden_size), optional
-            h before the first step, by default 0.
-
-        Returns
-        -------
-        output : Value of shape (T, N, directions · hidden_size)
-            h of the last layer, laid out as x.
-        h_n : Value of the shape of hx
-            h after the last step.
-
-        Raises
-        ------
-        GraphError
-            A shape does not fit.
-        """
-        output, (h,) = self._run(x, [hx])
-        return output, h
 
     def _operate(self, *inputs: Value | None, **settings: Any) -> Sequence[Value]:
         return super()._operate(*inputs, linear_before_reset=1, **settings)
@@ -404,21 +360,14 @@ class _Cell(Layer):
         return op.Gemm(x, getattr(self, f"weight_{which}"), bias, transB=1)
 
 
+@document(_Recurrent)
 class RNNCell(_Cell):
     """A step of an `RNN`: h = f(x Wᵀ + b + h' Rᵀ + c).
 
     Parameters
     ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
-    hidden_size : int
-        The size of h.
-    bias : bool
-        Whether b and c are added.
     nonlinearity : str
         f, ``"tanh"`` or ``"relu"``.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -465,19 +414,16 @@ class RNNCell(_Cell):
         return _ACTIVATIONS[self.nonlinearity](self._gates_of(x, "ih") + self._gates_of(h, "hh"))
 
 
+@document(_Recurrent)
 class LSTMCell(_Cell):
     """A step of an `LSTM`.
 
     Parameters
     ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
     hidden_size : int
         The size of h and c.
     bias : bool
         Whether biases are added.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------
@@ -524,19 +470,14 @@ class LSTMCell(_Cell):
         return op.Sigmoid(o) * op.Tanh(c), c
 
 
+@document(_Recurrent)
 class GRUCell(_Cell):
     """A step of a `GRU`.
 
     Parameters
     ----------
-    input_size : int or None
-        The number of features of x; None for that of the first x, which makes the weights.
-    hidden_size : int
-        The size of h.
     bias : bool
         Whether biases are added.
-    dtype : numpy dtype or its name
-        The element type of the weights.
 
     Attributes
     ----------

@@ -4,7 +4,8 @@ import pytest
 from models import data, linear
 
 from ortpartial import Callback, EarlyStopping, OrtGradientForwardBackwardOptimizer
-from ortpartial.estimator.callbacks.base import EpochCallback
+from ortpartial.estimator.callbacks.base import MonitorCallback
+from ortpartial.estimator.state import TrainingState
 from ortpartial.exceptions import SettingError
 
 X, Y, _ = data(20)
@@ -15,11 +16,9 @@ def fit(callback, **data):
     return optimizer.fit(X, Y, **data)
 
 
-class Watch(EpochCallback):
-    monitor = "loss"
-
+class Watch(MonitorCallback):
     def __init__(self):
-        super().__init__()
+        super().__init__("loss")
         self.events = []
 
     def _begin_fit(self, run):
@@ -64,3 +63,27 @@ def test_an_end_by_an_error_is_no_end_of_the_fit():
 def test_a_column_that_never_comes():
     with pytest.raises(SettingError, match=r"EarlyStopping monitors 'validation_loss', and an epoch has .*; give fit"):
         fit(EarlyStopping(monitor="validation_loss"))
+
+
+@pytest.mark.parametrize("settings", [{"patience": 100}, {"patience": 100, "monitor": "loss"}])
+def test_an_epoch_takes_one_view_of_the_training_and_reads_one_record(settings, monkeypatch):
+    views, read, sessions, owner = [], [], [], OrtGradientForwardBackwardOptimizer
+    take, add = owner.training_view, TrainingState.add_rates
+    monkeypatch.setattr(owner, "training_view", lambda self: views.append(0) or take(self))
+    monkeypatch.setattr(TrainingState, "add_rates", lambda self, records: read.append(0) or add(self, records))
+    monkeypatch.setattr("ortpartial.estimator.state.Session", lambda *graph: sessions.append(graph))
+    fit(EarlyStopping(**settings), X_val=0.2)
+    assert (len(views), len(read), sessions) == (4 + 1, 4 + 1, []), "with one at the end, to restore the best"
+
+
+def test_the_view_of_an_epoch_ends_with_its_hook():
+    class Look(Watch):
+        def _end_epoch(self, run, record, fitted_estimator):
+            self.last = run.view
+            assert run.view is self.last
+            return super()._end_epoch(run, record, fitted_estimator)
+
+        def _end_fit(self, run):
+            assert run.view is not self.last
+
+    fit(Look())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from native_cases import compute_by_runtime, compute_in_c
 
+from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import op, variable
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -50,3 +51,28 @@ def test_a_window_in_the_padding_at_the_end_is_left_out():
               for c in (0, 1)}
     computed = compute_in_c(values, {x: np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5)})
     assert [y.ravel().tolist() for y in computed.values()] == [[1, 2.5, 4.5], [0.5, 2.5, 4.5]]
+
+
+def test_indices_of_maxima_are_those_of_onnxruntime():
+    """Random pools of one to three axes, of few different numbers: of equal ones, the first is meant."""
+    rng, values, numbers = np.random.default_rng(1), {}, {}
+    for i in range(24):
+        n = 1 + i % 3
+        size, kernel, stride = (rng.integers(*r, n) for r in ((5, 9), (1, 4), (1, 3)))
+        dilations = rng.integers(1, 3, n) if i % 2 else np.ones(n, int)
+        pads = np.concatenate([rng.integers(0, kernel), rng.integers(0, kernel)])
+        x = variable(f"x{i}", "float32", [2, 2, *size.tolist()])
+        numbers[x] = rng.integers(-2, 2, x.shape).astype(np.float32)
+        largest, places = op.MaxPool(x, kernel_shape=kernel.tolist(), strides=stride.tolist(), pads=pads.tolist(),
+                                     dilations=dilations.tolist(), ceil_mode=int(i % 4 == 0), n_outputs=2)
+        values |= {f"largest {i}": largest, f"places {i}": places}
+    expected = compute_by_runtime(values, numbers)
+    for name, y in compute_in_c(values, numbers).items():
+        np.testing.assert_array_equal(y, expected[name], err_msg=name)
+
+
+def test_indices_in_column_major_order_are_refused():
+    x = variable("x", "float32", [1, 1, 5, 4])
+    values = dict(zip("yp", op.MaxPool(x, kernel_shape=[2, 2], n_outputs=2, storage_order=1), strict=True))
+    with pytest.raises(UntranslatableError, match=r"The indices of MaxPool.* in column-major order are not written"):
+        compute_in_c(values, {x: np.zeros(x.shape, np.float32)})
