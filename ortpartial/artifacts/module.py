@@ -21,7 +21,7 @@ from ortpartial.exceptions import (
     ModelError,
     SettingError,
 )
-from ortpartial.execution import Stepper
+from ortpartial.execution import EngineNames, Stepper, fits
 from ortpartial.graph import to_dtype
 from ortpartial.learning import ClassWatch, NamedSettings
 from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
@@ -40,7 +40,7 @@ __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 _ENGINES = ("step", "native")
 
 
-class Module(NamedSettings):
+class Module(EngineNames, NamedSettings):
     """A model that is trained, as `onnxruntime.training.api.Module`.
 
     In training mode a call computes the outputs and the gradients, which are added to the gradients of the calls
@@ -168,16 +168,6 @@ class Module(NamedSettings):
         self.state.hold(steps.engine)
         return steps
 
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._steps.engine.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._steps.engine.reason
-
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
         parameters = state.parameters
@@ -186,7 +176,7 @@ class Module(NamedSettings):
             if state.is_nominal:  # generate_artifacts of 1.19.2 writes no shapes either.
                 state.write(n, found := np.zeros([d if isinstance(d, int) else 0 for d in declared.shape or ()],
                                                  declared.dtype))
-            if declared.dtype != found.dtype or (declared.shape is not None and not _fits(found.shape, declared.shape)):
+            if declared.dtype != found.dtype or (declared.shape is not None and not fits(found.shape, declared.shape)):
                 raise CheckpointError(f"The parameter {n!r} is {found.dtype} of shape {found.shape} in the checkpoint, "
                                       f"and {declared.dtype} of shape {declared.shape} in the training model; give the "
                                       f"checkpoint that was made with it.")
@@ -356,7 +346,7 @@ class Module(NamedSettings):
             declared = known[name]
             if declared.dtype != array.dtype:
                 array = to_dtype(array, declared.dtype, f"The input {name!r}")
-            if declared.shape is not None and not _fits(array.shape, declared.shape):
+            if declared.shape is not None and not fits(array.shape, declared.shape):
                 raise DataError(f"The input {name!r} has shape {array.shape}, and the model reads "
                                 f"{list(declared.shape)}.")
             if not array.size:
@@ -539,12 +529,6 @@ def _unpack(results: Sequence[np.ndarray], user_inputs: Sequence[object]) -> Any
     if len(kinds) == 1 and (wrap := getattr(next(iter(kinds)), "ortvalue_from_numpy", None)) is not None:
         results = [wrap(np.ascontiguousarray(a)) for a in results]
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape agrees with the declared one."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
 def _to_seed(seed: Any) -> np.int64:

@@ -13,10 +13,26 @@ from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, Deadline
 
 from .interruption import check_timeout, interruptible
 from .native_engine import NativeEngine
-from .selection import select_for_steps
+from .selection import select_for_memory, select_for_steps
 from .step import Arrays, StepSource
 
-__all__ = ["Stepper"]
+__all__ = ["EngineNames", "Stepper"]
+
+
+class EngineNames:
+    """The attributes of an object whose steps a `Stepper` takes."""
+
+    _steps: Stepper
+
+    @property
+    def engine_(self) -> str:
+        """The engine that takes the steps."""
+        return self._steps.engine.name
+
+    @property
+    def engine_reason_(self) -> str:
+        """Why it was chosen."""
+        return self._steps.engine.reason
 
 
 class Stepper:
@@ -50,7 +66,7 @@ class Stepper:
 
     def __init__(self, source: StepSource, engine: str, engines: Collection[str], timeout: float | None,
                  raise_on_divergence: bool = True):
-        kind, reason = select_for_steps(engine, source, engines)
+        kind, reason = select_for_memory(engine, select_for_steps(engine, source, engines), source)
         self.timeout = check_timeout(timeout)
         self.raise_on_divergence = check_flag("raise_on_divergence", raise_on_divergence)
         self.engine = kind(source)

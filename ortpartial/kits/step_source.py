@@ -90,6 +90,11 @@ class KitSource(StepSource):
         return StepNames.beside(t.name for t in (*self.manifest.inputs, *self.manifest.outputs, *self.manifest.state))
 
     @property
+    def is_cut(self) -> bool:  # type: ignore[override]
+        """Whether steps are values."""
+        return self.is_loaded
+
+    @property
     def first(self) -> Arrays:
         """The state."""
         return self.stored

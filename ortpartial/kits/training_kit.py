@@ -16,7 +16,7 @@ from ortpartial.annotations import CallbackLike, Entries, Record, State
 from ortpartial.arguments import checked
 from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.execution import Arrays, Batch, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
+from ortpartial.execution import Arrays, Batch, EngineNames, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
 from ortpartial.learning import KIT_HABITS, AnsweredAttributes, NamedSettings, accept_words
 from ortpartial.model import read_tensors, replace_file, use_libraries, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
@@ -41,7 +41,7 @@ _NO_TARGET = ()
 _ENGINES = ("step", "native")
 
 
-class TrainingKit(AnsweredAttributes, NamedSettings):
+class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
     """A training kit, as `write_kit` and `export_step` write it, trained by the onnxruntime of this process.
 
     Parameters
@@ -148,16 +148,6 @@ class TrainingKit(AnsweredAttributes, NamedSettings):
     def history_(self) -> list[Record]:
         """A record of each epoch of `train`."""
         return self._loop.records
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._steps.engine.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._steps.engine.reason
 
     @property
     def state(self) -> dict[str, np.ndarray]:

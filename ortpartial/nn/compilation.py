@@ -28,6 +28,7 @@ from ortpartial.execution import (
     has_hooks,
     select_for_device,
     select_for_length,
+    select_for_memory,
     share_cores,
 )
 from ortpartial.graph import Value, build
@@ -319,10 +320,11 @@ class Program(OptimizedState):
         if step.trace.exchanges and not self.sequential:
             threads = share_cores(choose_threads(list(step.trace.changed.values())))
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        kind, reason = self._engine
+        source = make_source(step, state, device=self.device, threads=threads, exchanges=exchanges)
+        kind, reason = select_for_memory(self.engine, self._engine, source)
         if exchanges:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
-        runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
+        runner = kind(source)
         runner.reason, runner.turn, runner.local = reason, self.turn, self.local
         if self.former_policy is not None:
             runner.restore({**runner.snapshot(), "shapes": self.former_policy})

@@ -9,7 +9,16 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DeadlineError
-from ortpartial.execution import Batch, FitSettings, Loop, Means, Overrides, StepDoor, describe_infinity
+from ortpartial.execution import (
+    Batch,
+    FitSettings,
+    Loop,
+    Means,
+    Overrides,
+    StepDoor,
+    describe_infinity,
+    read_numbers,
+)
 from ortpartial.learning import Meter
 
 from .rows import count_rows
@@ -172,10 +181,11 @@ class SessionDoor(StepDoor):
         arrays = batch[0]
         outputs = self.session.step({**arrays, **self.constant} if self.constant else arrays)
         try:
-            self.means.add(outputs, len(next(iter(arrays.values()), (0,))), f"step {self.steps} (epoch {self.epoch})")
+            numbers = read_numbers(outputs, f"step {self.steps} (epoch {self.epoch})")
         except ConvergenceError:
             self.session.undo()
             raise
+        self.means.add(numbers, len(next(iter(arrays.values()), (0,))))
         if self.after_step is not None and self.after_step(self.means.read()):
             raise _End
         return 0.0  # The means are ours, of all outputs.

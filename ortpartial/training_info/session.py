@@ -13,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.annotations import Data, Entries, Settings, State
 from ortpartial.checks import check_flag, check_names, to_generator
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
-from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
+from ortpartial.execution import EngineNames, GraphPart, GraphSource, StepNames, Stepper, StepRunner, fits
 from ortpartial.graph import Node, Value, build, constant, find_inputs, read_array, rewrite, to_dtype
 from ortpartial.learning import SESSION_HABITS, AnsweredAttributes, ClassWatch, NamedSettings, accept_words
 from ortpartial.model import (
@@ -49,7 +49,7 @@ _SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "tim
                        "raise_on_divergence": None}
 
 
-class TrainingSession(AnsweredAttributes, NamedSettings):
+class TrainingSession(AnsweredAttributes, EngineNames, NamedSettings):
     """Run the training that a model stores, as the ONNX standard specifies it.
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
@@ -70,7 +70,8 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in a run where
+        ``"auto"`` or ``"step"``: a graph for each step; a big state is held once by "step", and by "auto" where memory
+        is short, and a step that overwrites it cannot be undone. ``"epoch"``: the same, and many steps in a run where
         `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
         batches that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
@@ -207,16 +208,6 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
             In the order of `inputs`.
         """
         return self._check(data)
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._runner.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._runner.reason
 
     @classmethod
     def from_model(
@@ -358,8 +349,17 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
                                        f"state is that before it. Lower the learning rate, or scale the data.")
 
     def undo(self) -> None:
-        """Go back to before the last step, once; changes since then are lost."""
+        """Go back to before the last step, once; changes since then are lost.
+
+        Raises
+        ------
+        ModelError
+            The step has overwritten the only copy of the state, as with ``engine="step"`` from 16 MiB on.
+        """
         with self._runner.turn.lock:
+            if not self._runner.can_undo:
+                raise ModelError("The step has overwritten the only copy of the state, which is big: keep a copy of "
+                                 "`state`, and go back to it by `set_state`.")
             self._runner.undo()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -412,7 +412,7 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
             self._watch.look(feeds)
         if (shapes := tuple([a.shape for a in arrays.values()])) != self._shapes:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
-                if v.shape is not None and not _fits(shape, v.shape):
+                if v.shape is not None and not fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
             self._check_rows(arrays)
             self._shapes = shapes
@@ -522,12 +522,6 @@ class TrainingSession(AnsweredAttributes, NamedSettings):
         inputs = ", ".join(f"{n} {v.type_name}" for n, v in self._types.items())
         size = sum(a.size for a in self._stored.values())
         return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._stored)} ({size:,} numbers)>"
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape agrees with the declared one."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
 def draw_initialization(
