@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from onnx import ModelProto
 from ortpartial.annotations import CallbackLike, Entries, Record, State
 from ortpartial.arguments import checked
 from ortpartial.checks import check_count, check_flag
-from ortpartial.exceptions import ConvergenceError, DataError, ModelError
+from ortpartial.exceptions import ConvergenceError, DataError, DeadlineError, ModelError
 from ortpartial.execution import Arrays, Batch, EngineNames, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
 from ortpartial.learning import KIT_HABITS, AnsweredAttributes, NamedSettings, accept_words
 from ortpartial.model import read_tensors, replace_file, use_libraries, write, write_tensors
@@ -298,6 +299,8 @@ class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
         losses: list[float] = []
 
         def take(batch: Batch) -> float:
+            if timeout is not None and monotonic() > end:  # Steps may be shorter than a clock in another thread sees.
+                raise DeadlineError(f"The training was not over after {timeout:g} s, the timeout.")
             losses.append(next(iter(self._step(batch[0], file, is_told=True).values())).item())
             if on_step is not None:
                 on_step(self.steps_taken, losses[-1])
@@ -308,6 +311,7 @@ class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
             max(1, batches.epochs), size, warm_start=warm_start,
             callbacks=callbacks,  # type: ignore[arg-type]  # of which it makes a tuple
             timeout=timeout, verbose=verbose, raise_on_divergence=self._steps.raise_on_divergence)
+        end = monotonic() + (timeout or 0)
         if steps:
             rows_val, y_val = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
             loop.fit(batches, None, None, rows_val, y_val, FitTasks(self, loop, data, None),

@@ -200,7 +200,7 @@ def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:
     Examples
     --------
     >>> list(find_former(["model", "device"]))
-    ['model_onnx', 'onnx_model', 'providers', 'device_index']
+    ['model_onnx', 'onnx_model', 'providers', 'device_index', 'sess_options', 'session_options']
     """
     every = {**SETTING_WORDS, **FORMER_SETTINGS}
     return {n: former for n, former in every.items() if former.needs in names and n not in names}

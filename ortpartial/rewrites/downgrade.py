@@ -41,7 +41,7 @@ def downgrade_opset(model: ModelProto, newest: int) -> ModelProto:
 
     Examples
     --------
-    >>> from ortpartial.graph import variable
+    >>> from ortpartial.graph import op, variable
     >>> x = variable("x", "float32", ["N"])
     >>> [node.op_type for node in downgrade_opset(build([x], {"y": op.Swish(x)}), 21).graph.node]
     ['CastLike', 'Mul', 'Sigmoid', 'Mul']
