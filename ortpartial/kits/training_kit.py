@@ -277,11 +277,12 @@ class TrainingKit(EngineNames):
 
         loop = self._loop
         loop.door, loop.settings = self._make_door(size), FitSettings(
-            max(1, batches.epochs), size, warm_start=True, callbacks=callbacks, timeout=timeout, verbose=verbose)
+            max(1, batches.epochs), size, warm_start=True, timeout=timeout, verbose=verbose,
+            callbacks=callbacks)  # type: ignore[arg-type]  # of which it makes a tuple
         if steps:
-            validation = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
-            loop.fit(batches, None, None, *validation, FitTasks(self, loop, data, None),
-                     overrides=Overrides(train_step=take))
+            validation = None if X_val is None else check_mapping(_read(X_val))
+            loop.fit(batches, None, None, validation, None if X_val is None else _NO_TARGET,
+                     FitTasks(self, loop, data, None), overrides=Overrides(train_step=take))
         return np.array(losses)
 
     def _make_door(self, size: int) -> KitDoor:
