@@ -86,6 +86,7 @@ def work(stem: str) -> None:
 def measure(stem: str, folder: Path) -> list[float]:
     """The seconds of a script in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # Installed packages have bytecode, a checkout is to have it, too.
     done = subprocess.run([sys.executable, __file__, "--work", stem], cwd=folder, env=environment, capture_output=True,
                           text=True, check=False)
     if done.returncode:

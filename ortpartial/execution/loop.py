@@ -80,7 +80,8 @@ class Loop:
         self.count_steps: Callable[[], int | None] = lambda: None  # of an epoch of the fit that runs
         self._mean: WeightedMean | None = None  # of the batches of an epoch; the mean of rows is the engine's
         self._checked: StepRunner | None = None  # whose step was checked against the model as it is written
-        self._measured: tuple[FitSettings | None, Sequence[Metric]] = None, ()  # the metrics of validation data
+        #: The metrics of the validation data and of the rows of the training, and the settings that name them.
+        self._measured: tuple[FitSettings | None, Sequence[Metric], Sequence[Metric]] = None, (), ()
         self.reset()
 
     def reset(self) -> None:
@@ -226,7 +227,11 @@ class Loop:
 
     def _validate(self, data: FitData) -> None:
         """Record the mean loss of validation data and the metrics, and let a schedule see the loss."""
-        of_training = measure_rows(self.door, self.settings, data) if self.settings.metrics else {}
+        if self._measured[0] is not self.settings:  # A callback may have replaced them.
+            settings = self.settings
+            self._measured = settings, settings.list_metrics("validation"), settings.list_metrics("training")
+        is_measured = self._measured[2] or (data.validation is None and self._measured[1])
+        of_training = measure_rows(self.door, self.settings, data) if is_measured else {}
         self.last_metrics = of_training
         if data.validation is None:
             self._record(**of_training)
@@ -241,8 +246,6 @@ class Loop:
 
     def _measure_validation(self, data: FitData) -> tuple[float | Mapping[str, float], dict[str, float]]:
         """The mean loss or losses of validation data, and the metrics, in a single pass unless a user computes them."""
-        if self._measured[0] is not self.settings:  # A callback may have replaced them.
-            self._measured = self.settings, self.settings.list_metrics("validation")
         metrics, step = self._measured[1], self.overrides.validation_step
         meter, batches = Meter(metrics) if metrics else None, data.validation or ()
         if step is None:

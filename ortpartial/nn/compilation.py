@@ -58,6 +58,8 @@ from .training_model import write_model
 
 __all__ = ["Program", "in_turn"]
 
+#: What to do about one-hot rows, and about labels of 0.0 and 1.0.
+_ADVICE = "give y.argmax(1)", "write a train_one_batch that takes nn.Loss('log_loss')"
 
 _P = ParamSpec("_P")
 _S = TypeVar("_S", bound="Program")
@@ -207,6 +209,18 @@ class Program(OptimizedState):
             self._aside = {}
         self.set(states)
 
+    def restart(self) -> None:
+        """Return to the first weights, drawn again from the seed, and to optimizers that have seen no batch."""
+        self._is_together = False
+        drawn = self.draw_first()
+        if self._step is None or self.runner is None:
+            self.restore(drawn)
+            return
+        self.runner.reset({})
+        first = {n: a for n, a in self._step.trace.first.items() if self._runs(n)}
+        self._aside = {}
+        self.set({**first, **{average: drawn[n] for average, n in self.averages.items()}, **drawn})
+
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
         self._step, self._is_together = None, False
@@ -293,7 +307,7 @@ class Program(OptimizedState):
             return
         self._is_told = True
         if first.dtype.kind == "f" and not has_own_step(self.module) and (text := explain_classes(
-                first, "The target", "train_one_batch", "your own train_one_batch", losses=False)):
+                first, "The target", "train_one_batch", "write a train_one_batch of your own", _ADVICE)):
             warnings.warn(text, ModelWarning, stacklevel=2)
 
     def complete(self) -> None:

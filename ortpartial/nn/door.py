@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import Batch, Door, HeldRows, Loop, Means, Overrides, SparseRows, choose_part
+from ortpartial.execution import Batch, Door, FitSettings, HeldRows, Loop, Means, Overrides, SparseRows, choose_part
 from ortpartial.learning import Meter
 
 from .compilation import Program
@@ -87,6 +87,13 @@ class ModuleDoor(Door):
         return np.random.default_rng([*self.program.seed.view(np.uint32).tolist(), iteration])
 
     # -- steps
+
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
+        """A module goes on from where it is, unless a fit is to start anew."""
+        if self.loop is not None and not settings.warm_start:
+            self.program.restart()
+            self.loop.records = self.program.module.history_
+            self.loop.records.clear()
 
     @property
     def overrides(self) -> Overrides:
