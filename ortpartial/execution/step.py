@@ -98,26 +98,9 @@ class Step:
         The second half reads results of the first, mostly gradients, as inputs. State whose next value is such a result
         is state of the first half.
         """
-        state = {self.inputs[n] for n in self.state}
-        late: set[Value] = set()
-        for node in topological([self.outputs[new] for new in self.state.values()]):
-            sizes = {x.shape for x in node.reads if x in state or x in late}
-            if node.op_type in _BY_ELEMENT and not node.domain and any(y.shape in sizes for y in node.outputs):
-                late.update(node.outputs)
-        if late.issuperset(self.outputs.values()):  # A graph of its own has an output.
-            late.clear()
+        late, taken = self._find_late(), {*self.inputs, *self.outputs}
         new = {n: v for n in self.state.values() if (v := self.outputs[n]) in late}
-        stack, inner, ends = list(new.values()), set(new.values()), dict[str, Value]()
-        taken = {*self.inputs, *self.outputs}
-        while stack:
-            v = stack.pop()
-            assert v.node is not None
-            if v not in late:
-                ends[free_name(f"part_{len(ends)}", taken)] = v
-                continue
-            reads = [x for x in v.node.reads if x.node is not None and x.array is None and x not in inner]
-            inner.update(reads)
-            stack += reads
+        ends = {free_name(f"part_{i}", taken): v for i, v in enumerate(_list_ends(list(new.values()), late))}
         read = {v: variable(n, v.dtype, v.shape) for n, v in ends.items()}
         rest = {**{n: v for n, v in self.outputs.items() if n not in new}, **ends}
         new = dict(zip(new, rewrite(list(new.values()), read), strict=True))
@@ -127,10 +110,35 @@ class Step:
         return (replace(self, inputs=first | find_inputs(list(rest.values()), self.inputs), outputs=rest),
                 replace(self, inputs=inputs, outputs=new))
 
+    def _find_late(self) -> set[Value]:
+        """The values that are computed element by element of state."""
+        state = {self.inputs[n] for n in self.state}
+        late: set[Value] = set()
+        for node in topological([self.outputs[new] for new in self.state.values()]):
+            sizes = {x.shape for x in node.reads if x in state or x in late}
+            if node.op_type in _BY_ELEMENT and not node.domain and any(y.shape in sizes for y in node.outputs):
+                late.update(node.outputs)
+        # The first half is a graph, which has an output.
+        return set() if late.issuperset(self.outputs.values()) else late
+
     def open(self, device: str | Device, threads: int | None) -> Session:
         """The step, compiled."""
         apart: dict[str, np.ndarray] = {}
         return Session(self.build(apart), device=device, threads=threads, arrays=apart)
+
+
+def _list_ends(roots: list[Value], late: Collection[Value]) -> list[Value]:
+    """The computed values that late values read, and that are not late."""
+    inner, ends = dict.fromkeys(roots), []
+    while roots:
+        v = roots.pop()
+        if v.node is None or v not in late:
+            ends.append(v)
+            continue
+        reads = [x for x in v.node.reads if x.node is not None and x.array is None and x not in inner]
+        inner.update(dict.fromkeys(reads))
+        roots += reads
+    return ends
 
 
 class StepSource(ABC):
