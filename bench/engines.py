@@ -192,15 +192,16 @@ def numpy_epoch(net: Net, batch: int, steps: int) -> Callable[[], None]:
     return epoch
 
 
-def find_ratio(cell: Sequence[Any], turns: int = 6) -> float:
-    """Our time of the processor over numpy's, both the least of some turns."""
+def find_ratio(cell: Sequence[Any], turns: int = 8) -> float:
+    """Our time of the processor over numpy's, both the least of some turns, whose data fit into a cache."""
     engine, name, dtype, batch = cell
     ours = Contestant(engine, Net(name, dtype), batch)
+    ours.use_steps(steps := min(ours.steps, 100))
     # A convolution has the chain of the same size beside it.
-    epoch, least = numpy_epoch(Net(name if name in WIDTHS else "10k", dtype), batch, steps := 40), float("inf")
+    epoch, least = numpy_epoch(Net(name if name in WIDTHS else "10k", dtype), batch, steps), float("inf")
     for _ in range(turns):
-        ours.take_turn(0.015)
-        for _ in range(3):
+        ours.take_turn(0.01)
+        for _ in range(2):
             start = time.process_time()
             epoch()
             least = min(least, (time.process_time() - start) / steps)

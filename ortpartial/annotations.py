@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from numpy.typing import ArrayLike, DTypeLike
 
-__all__ = ["ArrayLike", "Attributes", "CallbackLike", "Context", "DTypeLike", "Data", "Entries", "Estimator", "Formula",
-           "Function", "Inputs", "Json", "MetricLike", "Record", "Reduced", "Same", "Scoring", "Settings", "State"]
+__all__ = ["ArrayLike", "Attributes", "CallbackLike", "Context", "DTypeLike", "Data", "DataLike", "Entries",
+           "Estimator", "Formula", "Function", "Inputs", "Json", "MetricLike", "Record", "Reduced", "Same", "Scoring",
+           "Settings", "SparseMatrix", "State"]
 
 #: The data of a user: an array, a frame, a list, a sparse matrix, or a dict of them.
 Data: TypeAlias = Any
+
+
+class SparseMatrix(Protocol):
+    """A sparse matrix or array of scipy, or of a package with the same methods."""
+
+    def tocsr(self) -> Any:
+        """The same in rows."""
+
+
+#: The data of a user as fronts are given them: an array, a list, a frame, a tensor, a sparse matrix, a dict of them by
+#: name, or an iterable of batches. Editors show it, and type checkers hold users to it; the library has `Data`.
+DataLike: TypeAlias = ArrayLike | SparseMatrix | Mapping[str, Any] | Iterable[Any]
 
 #: The attributes of a node by name: numbers, texts, tensors, lists of them, and bodies.
 Attributes: TypeAlias = Mapping[str, Any]

@@ -75,6 +75,8 @@ class Limits:
         Rows of a batch up to which a Scan gathers them, and a third of that where the data leave the nearest cache:
         numpy takes a row in a tenth to a half of the time of onnxruntime 1.19 to 1.32, so that more rows save more than
         a call for each step costs. Speed.
+    scanned_axes : int
+        Axes of the data up to which steps are a Scan, which takes up to 1.13 times as long for images. Speed.
     translated_constant : int
         Elements of a constant up to which it is computed before a step is written in C. Memory, the size of the file.
     fused_stores : int
@@ -110,6 +112,7 @@ class Limits:
     flush_elements: int = 4096
     scanned_step: int = 10**6
     scanned_rows: int = 64
+    scanned_axes: int = 3
     translated_constant: int = 2**16
     fused_stores: int = 16
 
@@ -127,7 +130,7 @@ class Limits:
             block_cost=0, block_depth=0, block_waste=_ANY, few_windows=_ANY, small_kernel=_ANY, cached_elements=_ANY,
             small_pool=_ANY, folded_elements=_ANY, chunk_elements=0, chunk_rows=1, dequantized_elements=1,
             flat_weight=_ANY, flat_group=_ANY, flush_elements=_ANY, scanned_step=_ANY, scanned_rows=_ANY,
-            translated_constant=_ANY, fused_stores=_ANY)
+            scanned_axes=_ANY, translated_constant=_ANY, fused_stores=_ANY)
 
 
 _in_force = [Limits()]

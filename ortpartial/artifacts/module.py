@@ -21,8 +21,9 @@ from ortpartial.exceptions import (
     ModelError,
     SettingError,
 )
-from ortpartial.execution import Stepper
+from ortpartial.execution import EngineNames, Stepper, fits
 from ortpartial.graph import to_dtype
+from ortpartial.learning import ClassWatch, NamedSettings
 from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
 from ortpartial.model import load as load_model
 from ortpartial.runtime import Device, DeviceName
@@ -39,7 +40,7 @@ __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 _ENGINES = ("step", "native")
 
 
-class Module:
+class Module(EngineNames, NamedSettings):
     """A model that is trained, as `onnxruntime.training.api.Module`.
 
     In training mode a call computes the outputs and the gradients, which are added to the gradients of the calls
@@ -68,6 +69,9 @@ class Module:
         Seconds that a call or a step may take, compilation included; then `DeadlineError` ends it, without an effect.
     custom_ops_library : path or sequence of path, optional
         The shared library of the model's custom operators, as for `ortpartial.load`.
+    raise_on_divergence : bool
+        Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns, and is returned. Parameters
+        and gradients are those before that batch in both cases.
 
     Attributes
     ----------
@@ -131,7 +135,8 @@ class Module:
     def __init__(self, train_model_uri: Any, state: CheckpointState, eval_model_uri: Any = None,
                  device: DeviceName | Device = "cpu", *, seed: int = 0, engine: str = "auto",
                  timeout: float | None = None,
-                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None):
+                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+                 raise_on_divergence: bool = True):
         if not isinstance(state, CheckpointState):
             raise SettingError(f"state is a CheckpointState of ortpartial.artifacts, not {type(state).__name__}.")
         use_libraries(train_model_uri, custom_ops_library)
@@ -143,10 +148,12 @@ class Module:
         self._check_files(state)
         #: The whole numbers that inputs may hold which are indices.
         self._ranges = self._find_ranges(self._values)
+        self._watch = ClassWatch(list(self._values.outputs.values()),
+                                 {n: self._values.inputs[n] for n in self._graph.inputs}, "the training model")
         self._seed = np.frombuffer(_to_seed(seed).tobytes(), np.int32)
         self.training, self.state = True, state
         self.optimizer: Optimizer | None = None
-        self._settings = engine, timeout
+        self._settings = engine, timeout, raise_on_divergence
         state.open(list(self._graph.gradients))
         self._number = state.n_modules
         self._resets, self._calls = True, 0
@@ -154,22 +161,12 @@ class Module:
 
     def _open(self, optimizer: OptimizerModel | None) -> Stepper:
         """The steps of the module, and of an optimizer, from the numbers of the state."""
-        engine, timeout = self._settings
+        engine, timeout, raise_on_divergence = self._settings
         source = ArtifactSource(self._graph, self._eval, optimizer, self.state, self._device)
-        steps = Stepper(source, engine, _ENGINES, timeout)
+        steps = Stepper(source, engine, _ENGINES, timeout, raise_on_divergence)
         steps.engine.controls[SEED].fill(self._seed)
         self.state.hold(steps.engine)
         return steps
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._steps.engine.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._steps.engine.reason
 
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
@@ -179,7 +176,7 @@ class Module:
             if state.is_nominal:  # generate_artifacts of 1.19.2 writes no shapes either.
                 state.write(n, found := np.zeros([d if isinstance(d, int) else 0 for d in declared.shape or ()],
                                                  declared.dtype))
-            if declared.dtype != found.dtype or (declared.shape is not None and not _fits(found.shape, declared.shape)):
+            if declared.dtype != found.dtype or (declared.shape is not None and not fits(found.shape, declared.shape)):
                 raise CheckpointError(f"The parameter {n!r} is {found.dtype} of shape {found.shape} in the checkpoint, "
                                       f"and {declared.dtype} of shape {declared.shape} in the training model; give the "
                                       f"checkpoint that was made with it.")
@@ -343,19 +340,21 @@ class Module:
         if len(user_inputs) != len(names):
             raise DataError(f"A call takes {len(names)} inputs, {', '.join(names)}; {len(user_inputs)} were given.")
         known = (self._values if self.training else self._eval_values).inputs
+        raw = {n: to_array(value, f"The input {n!r}") for n, value in zip(names, user_inputs, strict=True)}
         feeds = {}
-        for name, value in zip(names, user_inputs, strict=True):
-            array = to_array(value, f"The input {name!r}")
+        for name, array in raw.items():
             declared = known[name]
             if declared.dtype != array.dtype:
                 array = to_dtype(array, declared.dtype, f"The input {name!r}")
-            if declared.shape is not None and not _fits(array.shape, declared.shape):
+            if declared.shape is not None and not fits(array.shape, declared.shape):
                 raise DataError(f"The input {name!r} has shape {array.shape}, and the model reads "
                                 f"{list(declared.shape)}.")
             if not array.size:
                 raise DataError(f"The input {name!r} has no elements, by its shape {array.shape}; leave the batch out.")
             feeds[name] = array
         check_indices(self._ranges if self.training else self._eval_ranges, feeds)
+        if self._watch.watched and self.training:
+            self._watch.look(raw)
         return feeds
 
     # Evaluation.
@@ -530,12 +529,6 @@ def _unpack(results: Sequence[np.ndarray], user_inputs: Sequence[object]) -> Any
     if len(kinds) == 1 and (wrap := getattr(next(iter(kinds)), "ortvalue_from_numpy", None)) is not None:
         results = [wrap(np.ascontiguousarray(a)) for a in results]
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape agrees with the declared one."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
 def _to_seed(seed: Any) -> np.int64:
@@ -742,7 +735,8 @@ class LinearLRScheduler:
 @checked
 def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | os.PathLike[str] | None = None,
          device: DeviceName | Device = "cpu", seed: int = 0, engine: str = "auto", timeout: float | None = None,
-         custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None) -> Module:
+         custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+         raise_on_divergence: bool = True) -> Module:
     """Go on with a training that `onnxruntime.training.artifacts.generate_artifacts` has prepared.
 
     Parameters
@@ -763,6 +757,8 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     timeout : float, optional
         As for `Module`.
     custom_ops_library : path or sequence of path, optional
+        As for `Module`.
+    raise_on_divergence : bool
         As for `Module`.
 
     Returns
@@ -825,7 +821,7 @@ def load(folder: str | os.PathLike[str], *, prefix: str = "", checkpoint: str | 
     state = CheckpointState.load_checkpoint(folder / f"{prefix}checkpoint" if checkpoint is None else checkpoint)
     evaluation = files["eval"] if files["eval"].exists() else None
     module = Module(files["training"], state, evaluation, device, seed=seed, engine=engine, timeout=timeout,
-                    custom_ops_library=custom_ops_library)
+                    custom_ops_library=custom_ops_library, raise_on_divergence=raise_on_divergence)
     if files["optimizer"].exists():
         Optimizer(files["optimizer"], module)
     return module

@@ -96,7 +96,7 @@ def _read_inputs(args: argparse.Namespace, rows: RandomRows) -> Mapping[str, Dat
     return {n: a[: rows.batch_size] for n, a in roles.select_inputs(columns, inputs).items()}
 
 
-def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: object, y: object
+def _check_engine(args: argparse.Namespace, rows: RandomRows, engine: str, X: Data, y: Data
                   ) -> tuple[str, str, list[str]]:
     """Whether an engine agrees with the model, differs or does not train it, why, and the rewrites of its step."""
     try:

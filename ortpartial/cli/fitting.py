@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
-from ortpartial.exceptions import SettingError
+from ortpartial.exceptions import ConvergenceError, SettingError
 
 from .console import print_error, print_json, print_line
 from .options import OptionGroup, add_force_option, add_json_option
 
-__all__ = ["add_fitting_options", "check_folder", "find_folder", "format_losses", "has_bar", "list_losses",
-           "make_callbacks", "print_interruption", "remove_checkpoints"]
+__all__ = ["add_fitting_options", "check_folder", "check_trained", "find_folder", "format_losses", "has_bar",
+           "list_losses", "make_callbacks", "print_interruption", "remove_checkpoints"]
 
 #: Seconds between checkpoints that nobody has asked for.
 _PERIOD = 60
@@ -62,6 +62,12 @@ def remove_checkpoints(folder: Path, args: argparse.Namespace) -> None:
             path.unlink()
         with suppress(OSError):  # It holds files of others, or was never made.
             folder.rmdir()
+
+
+def check_trained(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
+    """Refuse to write the weights of a training that was over in its first epoch."""
+    if not optimizer.history_:
+        raise ConvergenceError("The training diverged in its first epoch; nothing is written.")
 
 
 def has_bar(args: argparse.Namespace) -> bool:

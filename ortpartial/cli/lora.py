@@ -23,7 +23,7 @@ from . import fitting
 from .component_specs import parse_clipping, parse_rate
 from .console import paint, print_json, print_line
 from .interruption import Interruption
-from .options import Commands, add_command, check_output
+from .options import Commands, add_command, add_divergence_option, check_output
 from .token_rows import Row, TextReader, read_texts
 
 __all__ = ["add_lora_command"]
@@ -94,6 +94,7 @@ def add_lora_command(commands: Commands) -> None:
                                                                             "a step; default: 1")
     how.add_argument("--engine", choices=("auto", "step", "epoch", "native"), default="auto",
                      help="what runs the steps; default: the fastest that can")
+    add_divergence_option(how)
     how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all that is drawn; default: 0")
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
@@ -114,6 +115,7 @@ def run_lora(args: argparse.Namespace) -> int:
     start = perf_counter()
     try:
         optimizer.fit(batches, resume=folder if args.resume else None)
+        fitting.check_trained(optimizer)
     except KeyboardInterrupt:
         fitting.print_interruption(args, optimizer, folder)
         return 130
@@ -176,7 +178,8 @@ def _make_optimizer(args: argparse.Namespace, folder: Path) -> OrtGradientForwar
         adapted, "adapter", learning_loss=NextTokenLearningLoss(),
         learning_rate=parse_rate(args.rate or _RATES[args.method]), max_iter=args.epochs, random_state=args.seed,
         train_mode=args.dropout > 0, gradient_clipping=parse_clipping(args.clip), accumulate=args.accumulate,
-        engine=args.engine, callbacks=fitting.make_callbacks(args, folder), verbose=int(fitting.has_bar(args)))
+        engine=args.engine, callbacks=fitting.make_callbacks(args, folder), verbose=int(fitting.has_bar(args)),
+        raise_on_divergence=args.raise_on_divergence)
 
 
 def _add_adapter(args: argparse.Namespace, targets: Sequence[str]) -> ModelProto:

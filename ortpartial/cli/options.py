@@ -12,9 +12,9 @@ from typing import TypeAlias
 from ortpartial.exceptions import SettingError
 from ortpartial.model import Model, load
 
-__all__ = ["Commands", "OptionGroup", "add_command", "add_data_options", "add_force_option", "add_json_option",
-           "add_output_option", "add_reading_options", "add_timeout_option", "add_weights_options", "check_output",
-           "load_model"]
+__all__ = ["Commands", "OptionGroup", "add_command", "add_data_options", "add_divergence_option", "add_force_option",
+           "add_json_option", "add_output_option", "add_reading_options", "add_timeout_option", "add_weights_options",
+           "check_output", "load_model"]
 
 #: The object that commands are added to, of a type of argparse that has no public name.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -106,6 +106,13 @@ def add_timeout_option(command: OptionGroup) -> None:
     """Add `--timeout`."""
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="end after so many seconds, with an error; "
                                                                           "default: none")
+
+
+def add_divergence_option(command: OptionGroup) -> None:
+    """Add `--raise-on-divergence`."""
+    command.add_argument("--raise-on-divergence", action=argparse.BooleanOptionalAction, default=True,
+                         help="whether a loss that is not finite is an error, or a warning that ends the training with "
+                              "the weights before it; default: an error")
 
 
 def add_reading_options(command: OptionGroup) -> None:

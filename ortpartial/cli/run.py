@@ -17,7 +17,7 @@ from ortpartial.training_info import TrainingSession, count_rows, read_rows, spl
 
 from .console import print_json, print_line
 from .interruption import Interruption
-from .options import Commands, add_command, add_json_option, add_timeout_option, check_output
+from .options import Commands, add_command, add_divergence_option, add_json_option, add_timeout_option, check_output
 
 __all__ = ["add_run_command"]
 
@@ -61,6 +61,7 @@ def add_run_command(commands: Commands) -> None:
                          help="what takes the steps: one at a time (auto, step), many in one run (epoch), or machine "
                               "code (native); default: auto")
     add_timeout_option(command)
+    add_divergence_option(command)
     written = command.add_mutually_exclusive_group(required=True)
     written.add_argument("-o", "--output", type=Path, help="path of the trained model to write; that of the model "
                                                            "itself to train it further")
@@ -136,7 +137,8 @@ def _train(args: argparse.Namespace, session: TrainingSession, data: dict[str, n
         try:
             for means, validated in train_epochs(session, data, display.epochs, size, rng=rng, validation=validation,
                                                  after_step=None if is_joined else display.count_step,
-                                                 timeout=args.timeout):
+                                                 timeout=args.timeout,
+                                                 raise_on_divergence=args.raise_on_divergence):
                 if is_joined:
                     display.count_steps(means)
                 display.end_epoch(means, validated)

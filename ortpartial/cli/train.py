@@ -34,6 +34,7 @@ from .console import paint, print_json, print_line
 from .fitting import (
     add_fitting_options,
     check_folder,
+    check_trained,
     find_folder,
     format_losses,
     has_bar,
@@ -48,6 +49,7 @@ from .options import (
     Commands,
     add_command,
     add_data_options,
+    add_divergence_option,
     add_reading_options,
     add_timeout_option,
     add_weights_options,
@@ -137,6 +139,7 @@ def add_train_command(commands: Commands) -> None:
                        help="train in several processes, which torchrun starts: torchrun --nproc_per_node=2 -m "
                             "ortpartial train ...")
     add_timeout_option(where)
+    add_divergence_option(where)
     output = command.add_argument_group("output")
     output.add_argument("-o", "--output", "--out", type=Path, required=True, metavar="FILE",
                         help="path of the trained model to write")
@@ -192,6 +195,7 @@ def _train(args: argparse.Namespace, is_first: bool = True) -> int:
     try:
         optimizer.fit(task.X, task.y, task.sample_weight, X_val=task.X_val, y_val=task.y_val,
                       resume=folder if args.resume else None)
+        check_trained(optimizer)
     except KeyboardInterrupt:
         if is_first:
             print_interruption(args, optimizer, folder)
@@ -279,7 +283,8 @@ def _make_optimizer(args: argparse.Namespace, task: Task, folder: Path) -> OrtGr
         learning_penalty=parse_penalty(args.penalty) if args.penalty else None, max_iter=args.epochs,
         batch_size=args.batch_size, shuffle=not args.no_shuffle, init=args.init, train_mode=args.train_mode,
         precision=args.precision, checkpointing="auto" if args.checkpointing else None, random_state=args.seed,
-        device=args.device, engine=args.engine, timeout=args.timeout, distributed=args.distributed, validation_every=1,
+        device=args.device, engine=args.engine, timeout=args.timeout, distributed=args.distributed,
+        raise_on_divergence=args.raise_on_divergence, validation_every=1,
         callbacks=make_callbacks(args, folder, *stopping), metrics=args.metrics, verbose=int(has_bar(args)),
         gradient_clipping=parse_clipping(args.clip) if args.clip else None, accumulate=args.accumulate,
         freeze=args.freeze, rate_factors=parse_rate_factors(args.rate_factors) if args.rate_factors else None,

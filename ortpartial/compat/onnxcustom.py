@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
@@ -28,6 +28,7 @@ from ortpartial.learning import (
     InvScalingSchedule,
     NoLearningPenalty,
     OptimalSchedule,
+    SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
     resolve_loss,
     resolve_penalty,
@@ -36,14 +37,14 @@ from ortpartial.learning import LearningRateSGD as _SGD
 from ortpartial.learning import LearningRateSGDNesterov as _Nesterov
 from ortpartial.learning import NegLogLearningLoss as _NegLog
 from ortpartial.model import load, replace_weights, walk_graphs
-from ortpartial.training import OrtGradientForwardBackward
+from ortpartial.training import OrtGradientForwardBackward as _ForwardBackward
 
 __all__ = ["AbsoluteLearningLoss", "BaseLearningLoss", "BaseLearningPenalty", "BaseLearningRate", "ConvergenceError",
            "ConvergenceWarning", "ElasticLearningLoss", "ElasticLearningPenalty", "LearningRateSGD",
            "LearningRateSGDNesterov", "LearningRateSGDRegressor", "NegLogLearningLoss", "NoLearningPenalty",
-           "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
-           "SquareLearningLoss", "add_loss_output", "get_train_initializer", "onnx_rename_weights",
-           "replace_initializers_into_onnx", "select_loss", "select_penalty", "select_rate"]
+           "OrtGradientForwardBackward", "OrtGradientForwardBackwardFunction", "OrtGradientForwardBackwardOptimizer",
+           "OrtGradientOptimizer", "SquareLearningLoss", "add_loss_output", "get_train_initializer",
+           "onnx_rename_weights", "replace_initializers_into_onnx", "select_loss", "select_penalty", "select_rate"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,7 +55,43 @@ _SCHEDULES = ("invscaling", "optimal", "constant")
 
 
 @dataclass(frozen=True)
-class LearningRateSGD(_SGD):
+class _Scheduled(BaseLearningRate):
+    """The fields of onnxcustom's learning rates, and the schedule that they name, in front of a class of today."""
+
+    eta0: float = 0.01
+    alpha: float = 0.0001
+    power_t: float = 0.25
+    learning_rate: str = "invscaling"
+
+    def __post_init__(self) -> None:
+        if self.learning_rate not in _SCHEDULES:
+            names = ", ".join(map(repr, _SCHEDULES))
+            raise SettingError(f"learning_rate is {self.learning_rate!r}; {names} are known.")
+        schedules = {"invscaling": InvScalingSchedule(self.power_t), "constant": "constant",
+                     "optimal": _OptimalSchedule(self.alpha)}
+        object.__setattr__(self, "schedule", schedules[self.learning_rate])
+        super().__post_init__()
+
+    def loop(self, n: int = 1000) -> Iterator[float]:
+        """The first step sizes.
+
+        Parameters
+        ----------
+        n : int
+            Their number.
+
+        Yields
+        ------
+        float
+        """
+        t0 = _OptimalSchedule(self.alpha).t0
+        for k in range(1, n + 1):
+            yield self.eta0 * {"invscaling": k**-self.power_t, "constant": 1.0,
+                               "optimal": (t0 + 1) / (t0 + k)}[self.learning_rate]
+
+
+@dataclass(frozen=True)
+class LearningRateSGD(_Scheduled, _SGD):
     """η as in onnxcustom: η₀ / k^power_t, η₀ (t₀ + 1) / (t₀ + k), or η₀; k counts batches.
 
     Parameters
@@ -81,29 +118,6 @@ class LearningRateSGD(_SGD):
     [0.01, 0.01]
     """
 
-    eta0: float = 0.01
-    alpha: float = 0.0001
-    power_t: float = 0.25
-    learning_rate: str = "invscaling"
-
-    def __post_init__(self) -> None:
-        _set_schedule(self)
-        super().__post_init__()
-
-    def loop(self, n: int = 1000) -> Iterator[float]:
-        """The first step sizes.
-
-        Parameters
-        ----------
-        n : int
-            Their number.
-
-        Yields
-        ------
-        float
-        """
-        return _loop(self, n)
-
     @staticmethod
     def select(class_name: object, **settings: object) -> BaseLearningRate:
         """`select_rate`."""
@@ -111,7 +125,7 @@ class LearningRateSGD(_SGD):
 
 
 @dataclass(frozen=True)
-class LearningRateSGDNesterov(_Nesterov):
+class LearningRateSGDNesterov(_Scheduled, _Nesterov):
     """Momentum, with the schedules of `LearningRateSGD`.
 
     Parameters
@@ -125,23 +139,8 @@ class LearningRateSGDNesterov(_Nesterov):
     0.5
     """
 
-    eta0: float = 0.01
-    alpha: float = 0.0001
-    power_t: float = 0.25
-    learning_rate: str = "invscaling"
-
-    def __post_init__(self) -> None:
-        _set_schedule(self)
-        super().__post_init__()
-
-    def loop(self, n: int = 1000) -> Iterator[float]:
-        """The first step sizes, as those of `LearningRateSGD`."""
-        return _loop(self, n)
-
 
 LearningRateSGDRegressor = LearningRateSGD
-
-_Rate: TypeAlias = "LearningRateSGD | LearningRateSGDNesterov"
 
 
 @dataclass(frozen=True)
@@ -155,22 +154,6 @@ class _OptimalSchedule(OptimalSchedule):
         """The number of batches after which the step size has halved."""
         typical = self.alpha**-0.25
         return 2 * (1 + typical) / (typical * self.alpha)
-
-
-def _set_schedule(rate: _Rate) -> None:
-    """Set the schedule that the setting `learning_rate` names."""
-    if rate.learning_rate not in _SCHEDULES:
-        raise SettingError(f"learning_rate is {rate.learning_rate!r}; {', '.join(map(repr, _SCHEDULES))} are known.")
-    schedules = {"invscaling": InvScalingSchedule(rate.power_t), "constant": "constant",
-                 "optimal": _OptimalSchedule(rate.alpha)}
-    object.__setattr__(rate, "schedule", schedules[rate.learning_rate])
-
-
-def _loop(rate: _Rate, n: int) -> Iterator[float]:
-    t0 = _OptimalSchedule(rate.alpha).t0
-    for k in range(1, n + 1):
-        yield rate.eta0 * {"invscaling": k**-rate.power_t, "constant": 1.0,
-                           "optimal": (t0 + 1) / (t0 + k)}[rate.learning_rate]
 
 
 def select_rate(class_name: object, **settings: object) -> BaseLearningRate:
@@ -358,6 +341,62 @@ class OrtGradientOptimizer(_Former, _Optimizer):  # type: ignore[misc]
         super().__init__(**{"model": model_onnx, **_convert(former), **today})
 
 
+class OrtGradientForwardBackward(_ForwardBackward):
+    """`ortpartial.OrtGradientForwardBackward`, whose passes are also those of a function, as in onnxcustom.
+
+    Examples
+    --------
+    >>> from onnx.parser import parse_model
+    >>> model = parse_model('''<ir_version: 8, opset_import: ["": 18]>
+    ...     line (float[N, 1] x) => (float[N, 1] y) <float[1, 1] w = {3}> { y = MatMul(x, w) }''')
+    >>> function = OrtGradientForwardBackward(model, ["w"]).new_instance()
+    >>> function.forward([np.ones((2, 1), np.float32)], training=True)
+    [array([[3.],
+           [3.]], dtype=float32)]
+    >>> [gradient.tolist() for gradient in function.backward([np.ones((2, 1), np.float32)])]
+    [[[3.0], [3.0]], [[2.0]]]
+    """
+
+    def new_instance(self) -> OrtGradientForwardBackwardFunction:
+        """A function with a state of its own."""
+        return OrtGradientForwardBackwardFunction(self)
+
+
+class OrtGradientForwardBackwardFunction:
+    """A forward pass, and the backward pass that follows it.
+
+    Parameters
+    ----------
+    layer : OrtGradientForwardBackward
+        The graph.
+    """
+
+    def __init__(self, layer: _ForwardBackward):
+        self._layer = layer
+        self._states: list[object] = []
+
+    def forward(self, inputs: Sequence[Data], training: bool = False) -> list[np.ndarray]:
+        """The outputs, for arrays or OrtValues of the inputs; in training, `backward` may follow."""
+        arrays = [x if isinstance(x, np.ndarray) or not hasattr(x, "numpy") else x.numpy() for x in inputs]
+        outputs, state = self._layer.forward(arrays, training)
+        if training:
+            self._states.append(state)
+        return outputs
+
+    def backward(self, output_gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The gradients by the inputs, then by the weights, of the last forward pass that has none yet.
+
+        Raises
+        ------
+        SettingError
+            There was no forward pass in training.
+        """
+        if not self._states:
+            raise SettingError("There is no forward pass to go back from; call forward(inputs, training=True).")
+        weights, inputs = self._layer.backward(output_gradients, self._states.pop())
+        return [*inputs.values(), *weights.values()]
+
+
 _LOSSES = {"squared_error": "square_error", "l2": "square_error", "absolute_error": "absolute_error",
            "l1": "absolute_error", "log": "log_loss", "squared_loss": "square_error"}
 
@@ -373,7 +412,8 @@ def add_loss_output(
     onx : onnx.ModelProto
         The model.
     score_name : str
-        ``"squared_error"``, ``"absolute_error"``, ``"log"`` or ``"elastic"``.
+        ``"squared_error"``, ``"absolute_error"``, ``"elastic"``, or ``"log"``: of a score, and of the probabilities of
+        two or more classes, whose labels are one column.
     loss_name : str
         The name of the loss.
     label_name : str
@@ -400,9 +440,12 @@ def add_loss_output(
         raise SettingError("The penalty is a setting of the optimizer: "
                            "learning_penalty=ElasticLearningPenalty(l1, l2).")
     loss: Data = ElasticLearningLoss(**settings) if score_name == "elastic" else _LOSSES.get(score_name, score_name)
+    outputs = {o.name: o.type.tensor_type.shape.dim for o in onx.graph.output}
+    name = output_index if isinstance(output_index, str) else [*outputs][output_index or 0]
+    if score_name == "log" and len(sizes := outputs.get(name, ())) == 2 and sizes[1].dim_value > 1:
+        loss = SoftmaxCrossEntropyLearningLoss(from_logits=False)
     if output_index is not None:
-        names = [o.name for o in onx.graph.output]
-        loss = {names[output_index] if isinstance(output_index, int) else output_index: loss}
+        loss = {name: loss}
     model = _add_loss_output(onx, loss, weighted=weight_name is not None, loss_output_name=loss_name)
     return model if weight_name is None else _rename(model, {"sample_weight": weight_name})
 

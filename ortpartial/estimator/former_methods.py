@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from ortpartial.learning import FormerAttributes
+from ortpartial.learning import OPTIMIZER_HABITS, FormerAttributes
 
 __all__ = ["FormerMethods"]
 
@@ -16,6 +16,8 @@ class _HasState(Protocol):
 
 class FormerMethods(FormerAttributes):
     """Methods of an optimizer under former names, as a base class."""
+
+    _habits: ClassVar = {**OPTIMIZER_HABITS, **FormerAttributes._habits}
 
     def get_full_state(self: _HasState, kind: str | Sequence[str] = "weight") -> list[Any]:
         """`get_state` under a former name, of a kind or of several.

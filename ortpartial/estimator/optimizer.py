@@ -15,6 +15,7 @@ from ortpartial.annotations import (
     ArrayLike,
     CallbackLike,
     Data,
+    DataLike,
     Entries,
     MetricLike,
     Record,
@@ -22,6 +23,7 @@ from ortpartial.annotations import (
     State,
 )
 from ortpartial.autodiff import WeightSelection
+from ortpartial.checks import check_flag
 from ortpartial.docstrings import document
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
@@ -412,7 +414,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     # -- training
 
     @check_keywords()
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None,
+            X_val: DataLike | None = None, y_val: DataLike | None = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, from the first weights unless `warm_start` or `resume`.
 
@@ -478,7 +481,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         return self
 
     @check_keywords("max_iter")
-    def partial_fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None) -> Self:
         """Train for an epoch on these rows, or batches, from the current weights and states.
 
         A schedule that lasts as long as the training, such as ``"cosine"``, keeps to the plan of a former `fit`;
@@ -635,7 +638,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- prediction
 
-    def predict(self, X: Data) -> np.ndarray | dict[str, np.ndarray]:
+    def predict(self, X: DataLike) -> np.ndarray | dict[str, np.ndarray]:
         """Compute the raw outputs of the graph with the trained weights.
 
         Parameters
@@ -656,7 +659,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         with interruptible(self._predictor, self.timeout):
             return self._predictor.predict(X)
 
-    def losses(self, X: Data, y: Data = None, sample_weight: Data = None) -> np.ndarray:
+    def losses(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None) -> np.ndarray:
         """Compute the loss of every row, without the penalty.
 
         Parameters
@@ -679,7 +682,8 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             self.training.follow_pieces()
             return self._predictor.losses(X, y, sample_weight)
 
-    def score(self, X: Data, y: Data = None, sample_weight: Data = None) -> float | dict[str, float]:
+    def score(self, X: DataLike, y: DataLike | None = None,
+              sample_weight: DataLike | None = None) -> float | dict[str, float]:
         """Compute the accuracy where the loss has labels, else R².
 
         R² = 1 - Σw(t - y)² / Σw(t - t̄)², averaged over the columns of y; accuracy = Σw[label = t] / Σw over the labels
@@ -708,7 +712,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
             return self._predictor.score(X, y, sample_weight)
 
     @check_keywords("metrics")
-    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *,
+    def evaluate(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *,
                  metrics: Sequence[MetricLike] | None = None) -> dict[str, float]:
         """Compute the loss, without the penalty, and metrics, with the weights that predictions use.
 
@@ -924,17 +928,19 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
         return write_kit(proto, folder, targets, batch_size=batch_size, batch_sizes=batch_sizes)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_training: bool = False) -> None:
         """Write the model with its trained weights and running statistics, as `get_trained_onnx` returns it.
 
         Any runtime reads the file; this library trains it further. It holds either its former content or the whole
-        model, even if the process is interrupted. To go on with a training where it was, with its optimizer states,
-        pickle the optimizer or write the model of `get_training_onnx`.
+        model, even if the process is interrupted.
 
         Parameters
         ----------
         path : path
             The file. The weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+        with_training : bool
+            Whether the file holds the training, too, as `get_training_onnx` returns it: `from_training_info` and
+            `TrainingSession` go on with it, with its optimizer states.
 
         Raises
         ------
@@ -957,7 +963,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         >>> session.run(None, {"x": X[:1]})[0].round(3).tolist()
         [[3.0]]
         """
-        self._state.save(path)
+        self._state.save(path, self.get_training_onnx if check_flag("with_training", with_training) else None)
 
     @check_keywords()
     def save_onnx_graph(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:
@@ -1118,7 +1124,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
 
     # -- forward and backward apart
 
-    def forward(self, inputs: Data, training: bool = False) -> tuple[list[np.ndarray], Any]:
+    def forward(self, inputs: DataLike, training: bool = False) -> tuple[list[np.ndarray], Any]:
         """Compute the outputs with the trained weights, and the state that `backward` needs.
 
         Parameters

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.execution import Batch, Door, FitSettings, StepRunner
-from ortpartial.learning import Meter, draw_weights
+from ortpartial.learning import Meter, ReduceOnPlateauSchedule, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
 from .predictor import Predictor
@@ -99,14 +99,17 @@ class SpecDoor(Door):
         """Compare a step on these arrays with the model as it is written."""
         check_rewrites(self.engine, arrays)
 
-    def watch(self, loss: float) -> None:
-        """Let a schedule reduce the step size where the loss no longer falls."""
-        if (plateau := self.spec.rate.plateau) is None:
+    def watch(self, loss: float, *, is_last: bool = False) -> None:
+        """Let a schedule reduce the step size where the loss no longer falls, or `is_last` of its patience has come."""
+        plateau = self.spec.rate.plateau
+        if plateau is None or (is_last and not isinstance(plateau, ReduceOnPlateauSchedule)):
             return
         names, engine = self.spec.names, self.engine
         with engine.turn.lock:
-            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), engine.get(names.plateau),
-                                          self.spec.rate.eta0)
+            memory = engine.get(names.plateau)
+            if is_last and isinstance(plateau, ReduceOnPlateauSchedule):
+                loss, memory[1:] = np.finfo(np.float64).max, (plateau.patience, 0)
+            scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), memory, self.spec.rate.eta0)
             engine.set(names.rate_scale, np.array(scale))
             engine.set(names.plateau, memory)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,11 +171,11 @@ class TrainingState:
             scaling = {n: self.engine.get(n) for n in self.spec.scaling}
             return TrainingSnapshot(self.arrays, optimizer, int(iteration), seed, self.rate_scale, scaling)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained model to a file."""
+    def save(self, path: str | os.PathLike[str], make: Callable[[], ModelProto] | None = None) -> None:
+        """Write the trained model to a file, or a model of it."""
         with self.engine.turn.lock:
             check_finite(self.used, self.spec.model.arrays, "get_trained_onnx")
-            model = self.to_model()
+            model = (make or self.to_model)()
         write(model, path)
 
     def save_graphs(self, folder: str | os.PathLike[str] | type[bytes]) -> dict[str, Any]:

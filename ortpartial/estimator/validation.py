@@ -58,6 +58,7 @@ class DataAdapter:
 
     def __init__(self, spec: TrainingSpec):
         self.spec = spec
+        self.has_told_of_weights = False
         self.is_told = True  # whether targets that look like classes have been looked for
         outputs = list(spec.outputs.values())
         self.inputs = find_inputs(outputs, spec.model.inputs)
@@ -125,12 +126,21 @@ class DataAdapter:
             targets[self.spec.names.target(output)] = t
         return targets
 
+    def _tell_of_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Warn, once, where rows are weighed one by one, and each counts the same."""
+        counted = [w[w != 0] for w in weights.values() if w.ndim == 1]
+        if self.spec.own_loss is None and not self.has_told_of_weights and any(
+                w.size and (w != w[0]).any() for w in counted):
+            self.has_told_of_weights = True
+            warnings.warn("The loss of a batch is divided by the weights of its rows, so that they cancel in batches "
+                          "of one row; give batch_size=2 or more.", ModelWarning, stacklevel=2)
+
     def _tell_of_classes(self, y: Data, loss: BaseLearningLoss, what: str) -> None:
         """Warn, once, where the square loss of labels is taken by default."""
         self.is_told = True
         if type(loss) is SquareLearningLoss and not isinstance(rows := wrap_sparse(y), SparseRows) and (
                 text := explain_classes(read_array(rows, what), what, "learning_loss='square_error'",
-                                        "learning_loss=SquareLearningLoss()")):
+                                        "give learning_loss=SquareLearningLoss()")):
             warnings.warn(text, ModelWarning, stacklevel=2)
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int, forward: Forward
@@ -141,7 +151,10 @@ class DataAdapter:
             raise DataError(f"The model has a fixed batch dimension of {self.fixed_batch} and batch_size is "
                             f"{batch_size}; export it with a dynamic one, or use batch_size={self.fixed_batch}.")
         targets = self.to_targets(y, inputs, rows, forward)
-        return {**inputs, **targets, **self.to_weights(sample_weight, targets, rows)}, rows
+        weights = self.to_weights(sample_weight, targets, rows)
+        if batch_size == 1 and sample_weight is not None:
+            self._tell_of_weights(weights)
+        return {**inputs, **targets, **weights}, rows
 
     def to_weights(self, sample_weight: Data, targets: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
         """Arrays of the weights: of the rows, or of the elements of every target, where weights within a target differ.

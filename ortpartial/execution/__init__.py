@@ -43,14 +43,15 @@ from .selection import (
     select_for_device,
     select_for_fit,
     select_for_length,
+    select_for_memory,
 )
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .sparse_rows import SparseRows, wrap_sparse
-from .step import Arrays, Shapes, Step, StepSource
-from .step_door import Means, StepDoor, describe_infinity
+from .step import Arrays, Shapes, Step, StepSource, fits
+from .step_door import Means, StepDoor, describe_infinity, read_numbers
 from .step_engine import StepEngine
-from .stepper import Stepper
+from .stepper import EngineNames, Stepper
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
@@ -60,14 +61,14 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
     if _module.name.endswith("_engine"):
         _import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EpochEngine", "Exchange", "FitPosition",
-           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "InplaceEngine", "Loop",
-           "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
-           "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
-           "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "choose_part", "count_batches",
-           "describe_arrays", "describe_graphs", "describe_infinity", "describe_settings", "describe_versions",
-           "directions", "epoch_graph", "find_overrides", "get_states", "has_hooks", "interruptible", "is_batches",
-           "is_interactive", "is_prefetching", "is_symbolic", "needs_one_copy", "prefetch", "refuse_batches",
-           "refuse_foreign", "register_engine", "resolve_distributed", "select_for_device", "select_for_fit",
-           "select_for_length", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
-           "write_step"]
+__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EngineNames", "EpochEngine", "Exchange",
+           "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner",
+           "InplaceEngine", "Loop", "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress",
+           "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames",
+           "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean",
+           "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs", "describe_infinity",
+           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "fits",
+           "get_states", "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic",
+           "needs_one_copy", "prefetch", "read_numbers", "refuse_batches", "refuse_foreign", "register_engine",
+           "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length", "select_for_memory",
+           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]

@@ -29,8 +29,9 @@ class EpochEngine(StepEngine):
     """Many steps in a run: a Scan over the batches of an epoch, with the data where they are.
 
     The last batch of an epoch, where it is smaller, is a step of its own. So are all where a step is long: then calling
-    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan; and where batches have
-    so many rows that numpy saves more by gathering them than a call costs. The numbers are the same to the last bit.
+    onnxruntime for each costs nothing beside it, and it reuses memory better outside of a Scan, as with images; and
+    where batches have so many rows that numpy saves more by gathering them than a call costs. The numbers are the same
+    to the last bit.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class EpochEngine(StepEngine):
     def __init__(self, source: StepSource):
         super().__init__(source)
         self._trained = source.count_trained()
-        self._most, self._most_rows = limits().scanned_step, limits().scanned_rows
+        self._most = limits().scanned_step
 
     def graphs(self) -> dict[str, ModelProto]:
         """The steps of an epoch, with symbolic sizes where the model has them, and the step."""
@@ -60,9 +61,11 @@ class EpochEngine(StepEngine):
         self._run(program, batches, max(1, min(_CHUNK, self._count_near(rows))), mean, steps)
 
     def _is_gathered_apart(self, rows: int) -> bool:
-        """Whether numpy gathers batches of so many rows in less time, though each step is a call then."""
-        is_far = sum([a.nbytes for a in self._data.values()]) > _NEAR  # noqa: C419 - a list is faster
-        return rows > self._most_rows // (3 if is_far else 1) and Device.parse(self.source.device).shares_memory
+        """Whether steps on so many rows take less time by a call for each, for which numpy gathers the rows."""
+        at, data = limits(), list(self._data.values())
+        is_far = sum([a.nbytes for a in data]) > _NEAR  # noqa: C419 - a list is faster
+        is_long = rows > at.scanned_rows // (3 if is_far else 1) or max(a.ndim for a in data) > at.scanned_axes
+        return is_long and Device.parse(self.source.device).shares_memory
 
     def _count_near(self, rows: int) -> int:
         """How many batches of so many rows are still near when they are read."""

@@ -126,6 +126,11 @@ class GraphSource(StepSource):
     precision: Precision | None = None
 
     @property
+    def is_cut(self) -> bool:  # type: ignore[override]
+        """Whether a step is a single part, in the dtype of the model."""
+        return len(self.parts) == 1 and self.precision is None
+
+    @property
     def is_translatable(self) -> bool:
         """Whether its steps may be machine code."""
         return self.precision is None and super().is_translatable

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.exceptions import ConvergenceError, SettingError
+from ortpartial.exceptions import SettingError
 from ortpartial.model import bodies, walk_graphs
 from ortpartial.runtime import Buffer, Session, as_numpy, session_options
 
@@ -50,16 +50,14 @@ class InplaceEngine(StepRunner):
                                "parts; take another engine.")
         super().__init__(source)
         self._updates: dict[bytes, _Update] = {}
+        #: Whether there is nothing to undo: a step whose results are not finite was not taken.
+        self.can_undo = False
 
     @property
     def overwrites(self) -> bool:
         """Whether weights and states are overwritten where they are, and not by a copy."""
-        return all(update.overwrites for update in self.find_updates(self._halves[1]).values())
-
-    @cached_property
-    def _halves(self) -> tuple[Step, Mapping[bool, Step]]:
-        """The halves of a step for batches of any shape."""
-        return self.source.compose_halves(self.weighting)
+        _, updates = self.source.compose_halves(self.weighting)
+        return all(update.overwrites for update in self.find_updates(updates).values())
 
     def graphs(self) -> dict[str, ModelProto]:
         """The graphs of the gradient and of the update, and of the sum of gradients that comes before it."""
@@ -68,16 +66,15 @@ class InplaceEngine(StepRunner):
         return {"gradient": gradient.build(), **{names[is_due]: step.build() for is_due, step in updates.items()}}
 
     def step(self, feeds: Arrays, kind: Hashable = None, check: Any = None) -> dict[str, np.ndarray]:
-        """Take a step on a batch, as `StepRunner.step` does; a step with a result that is not finite is not taken."""
+        """Take a step on a batch, as `StepRunner.step` does; a step with a number that is not finite is not taken."""
         program, outputs = self._call(feeds, kind)
         if check is not None:
             check(outputs)
-        for name, a in outputs.items():
-            if a.size == 1 and a.dtype.kind == "f" and not np.isfinite(a).all():
-                raise ConvergenceError(f"The result {name!r} of the step is {a.item()}; the state is that before it.")
         assert isinstance(program, _InplaceCall)
-        program.update()
-        self.iteration += 1
+        self.can_undo = any(a.size == 1 and a.dtype.kind == "f" and not np.isfinite(a).all() for a in outputs.values())
+        if not self.can_undo:
+            program.update()
+            self.iteration += 1
         return outputs
 
     def _open(self, key: ProgramKey) -> Any:
@@ -103,6 +100,8 @@ class InplaceEngine(StepRunner):
         """Second halves of steps, which batches of all shapes share where they are equal."""
         updates = {}
         for is_due, step in steps.items():
+            if not step.outputs:
+                continue
             graph = step.build()
             key = graph.SerializeToString(deterministic=True)
             updates[is_due] = self._updates.setdefault(key, _Update(self, graph, step.state))
@@ -110,10 +109,11 @@ class InplaceEngine(StepRunner):
 
     def update(self, step: Step, updates: Mapping[bool, _Update], values: Mapping[str, Any]) -> None:
         """Overwrite the state by values of the first half, or add them to the sums that a later batch updates it by."""
-        is_due = (self.iteration + 1) % self.source.accumulate == 0 or len(updates) == 1
-        for name, new in step.state.items():
+        is_due = (self.iteration + 1) % self.source.accumulate == 0 or len(updates) < 2
+        if updates:
+            updates[is_due].run({n: v for n, v in values.items() if n not in step.state.values()})
+        for name, new in step.state.items():  # Last, as the second half may read it.
             self.buffers[0][name].fill(np.from_dlpack(values[new]))
-        updates[is_due].run({n: v for n, v in values.items() if n not in step.state.values()})
         if is_due and len(updates) > 1:
             for name in updates[False].state:
                 self.set(name, np.zeros((), np.float32))
@@ -137,7 +137,7 @@ class _Update:
         """Overwrite weights and states."""
         buffers = self.engine.buffers[0]
         new = {after: buffers[n] for n, after in self.state.items()} if self.overwrites else {}
-        binding = bind(self.session, {**buffers, **self.engine.fixed_inputs}, new)
+        binding = bind(self.session, {**buffers, **self.engine.fixed_inputs}, new)  # It holds gradients: not for long.
         for name, g in gradients.items():
             binding.bind_ortvalue_input(name, g)
         binding.run()

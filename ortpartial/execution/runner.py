@@ -75,6 +75,8 @@ class StepRunner(ABC):
     identity: Hashable = None
     #: Sets of buffers: two, or one where a step overwrites its inputs.
     copies: ClassVar[int] = 2
+    #: Whether `undo` goes back to before the last step.
+    can_undo = True
     #: Whether several processes train together, each of which is given all the rows.
     is_distributed: ClassVar[bool] = False
 

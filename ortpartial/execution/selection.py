@@ -11,13 +11,14 @@ from ortpartial.runtime import Device, cores
 
 from .cuda_graph_engine import CudaGraphEngine
 from .epoch_engine import EpochEngine
+from .inplace_engine import InplaceEngine
 from .native_engine import NativeEngine, write_step
 from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
 __all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "select_for_device", "select_for_fit",
-           "select_for_length", "select_for_steps"]
+           "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 5000
@@ -164,6 +165,28 @@ def select_for_steps(engine: str, source: StepSource, engines: Collection[str]) 
         raise SettingError("engine='native' takes a step in one call, and exchanges come between its parts; leave it "
                            "at 'auto'.")
     return (kind, reason) if kind.name == engine else (StepEngine, reason)
+
+
+def select_for_memory(engine: str, selected: tuple[type[StepRunner], str], source: StepSource
+                      ) -> tuple[type[StepRunner], str]:
+    """The engine in place of another that takes the same steps, where big weights are held once.
+
+    Parameters
+    ----------
+    engine : str
+        ``"auto"``, or the name of an engine.
+    selected : tuple of type and str
+        The engine that was selected, and the reason for it.
+    source : StepSource
+        Composes the steps.
+
+    Returns
+    -------
+    tuple of type and str
+    """
+    if source.is_cut and not source.exchanges and Device.parse(source.device).is_cpu and needs_one_copy(engine, source):
+        return InplaceEngine, "memory counts, so weights are overwritten where they are"
+    return selected
 
 
 def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[StepRunner], str]:

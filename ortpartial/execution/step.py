@@ -19,7 +19,7 @@ from ortpartial.texts import free_name
 from .names import StepNames
 from .vectors import Vector
 
-__all__ = ["Arrays", "Shapes", "Step", "StepSource"]
+__all__ = ["Arrays", "Shapes", "Step", "StepSource", "fits"]
 
 #: Operators that compute an element of the first shape among their inputs from the elements at the same place.
 _BY_ELEMENT = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Exp", "If", "Log", "Max", "Min", "Mul", "Neg", "Pow",
@@ -104,6 +104,8 @@ class Step:
             sizes = {x.shape for x in node.reads if x in state or x in late}
             if node.op_type in _BY_ELEMENT and not node.domain and any(y.shape in sizes for y in node.outputs):
                 late.update(node.outputs)
+        if late.issuperset(self.outputs.values()):  # A graph of its own has an output.
+            late.clear()
         new = {n: v for n in self.state.values() if (v := self.outputs[n]) in late}
         stack, inner, ends = list(new.values()), set(new.values()), dict[str, Value]()
         taken = {*self.inputs, *self.outputs}
@@ -239,6 +241,8 @@ class StepSource(ABC):
         gradient, update = self.compose(weighting).cut()
         return gradient, {True: update}
 
+    #: Whether a step can be cut in two: not where it is a file that is run as it is.
+    is_cut = True
     #: Whether steps of little memory share an arena, and whether that is one range: see `session_options`.
     shares_arena, reserves_arena = True, False
 
@@ -293,3 +297,26 @@ class StepSource(ABC):
 
     def release(self) -> None:  # noqa: B027 - nothing is held
         """Give back memory of first numbers that can be read again."""
+
+
+def fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Whether a shape agrees with a declared shape.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The shape of an array.
+    declared : sequence of int, str or None
+        Sizes; names and None stand for any.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> fits((3, 4), ("N", 4)), fits((3, 4), ("N", 5)), fits((3,), ("N", 4))
+    (True, False, False)
+    """
+    pairs = zip(shape, declared, strict=False)
+    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)

@@ -15,35 +15,51 @@ from ortpartial.learning import Meter
 
 from .door import Door
 
-__all__ = ["Means", "StepDoor", "describe_infinity"]
+__all__ = ["Means", "StepDoor", "describe_infinity", "read_numbers"]
 
 
 class Means:
-    """The means over rows of all outputs that are single real numbers, such as a loss, by name."""
+    """The means over rows of numbers by name."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[str, float] = defaultdict(float)
-        self._rows = 0
+        self._rows = 0.0
 
-    def add(self, outputs: Mapping[str, np.ndarray], rows: int, where: str) -> None:
-        """Add the outputs of a batch; `where` says in an error which batch that was.
-
-        Raises
-        ------
-        ConvergenceError
-            One is not finite; no further outputs are added.
-        """
-        for n, v in outputs.items():
-            if v.size == 1 and v.dtype.kind == "f":
-                number = v.item()
-                if not isfinite(number):
-                    raise ConvergenceError(describe_infinity(n, number, where))
-                self._sums[n] += rows * number
+    def add(self, numbers: Mapping[str, float], rows: float) -> None:
+        """Add the numbers of a batch."""
+        for n, number in numbers.items():
+            self._sums[n] += rows * number
         self._rows += rows
 
     def read(self) -> dict[str, float]:
         """The means so far."""
         return {n: total / self._rows for n, total in self._sums.items()}
+
+
+def read_numbers(outputs: Mapping[str, np.ndarray], where: str) -> dict[str, float]:
+    """The outputs of a batch that are single real numbers, such as a loss, by name.
+
+    Parameters
+    ----------
+    outputs : dict of str to numpy.ndarray
+        All outputs.
+    where : str
+        The batch, for an error.
+
+    Returns
+    -------
+    dict of str to float
+
+    Raises
+    ------
+    ConvergenceError
+        One is not finite.
+    """
+    numbers = {n: v.item() for n, v in outputs.items() if v.size == 1 and v.dtype.kind == "f"}
+    for n, number in numbers.items():
+        if not isfinite(number):
+            raise ConvergenceError(describe_infinity(n, number, where))
+    return numbers
 
 
 def describe_infinity(name: str, number: float, where: str) -> str:
@@ -82,7 +98,7 @@ class StepDoor(Door):
                 end = start + self.batch_size
                 rows = order.take(range(start, end if self.is_fixed else min(end, len(order))), mode="wrap")
                 outputs = self.evaluate({n: a[rows] if a.ndim else a for n, a in data.items()})
-                means.add(outputs, len(rows), "the validation")
+                means.add(read_numbers(outputs, "the validation"), len(rows))
         self.validated = means.read()
         return self.validated
 

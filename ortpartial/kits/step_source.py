@@ -12,6 +12,7 @@ import numpy as np
 from ortpartial.exceptions import ModelError
 from ortpartial.execution import Arrays, GraphPart, Shapes, Step, StepNames, StepSource
 from ortpartial.graph import Value, build, variable
+from ortpartial.learning import ClassWatch
 from ortpartial.model import load, read_regular
 from ortpartial.runtime import Device, Session, runtime_version
 
@@ -69,6 +70,8 @@ class KitSource(StepSource):
         The file of the step.
     sessions : dict of str to Session
         The files that are open.
+    watches : list of ClassWatch
+        The watch on the data, as soon as a file is open.
     """
 
     folder: Path
@@ -79,11 +82,17 @@ class KitSource(StepSource):
     sizes: Mapping[str, tuple[int, ...]] | None = None
     file: str = ""
     sessions: dict[str, Session] = field(default_factory=dict)
+    watches: list[ClassWatch] = field(default_factory=list)
 
     @cached_property
     def names(self) -> StepNames:  # type: ignore[override]  # computed once
         """The names of new states, beside the names of the kit."""
         return StepNames.beside(t.name for t in (*self.manifest.inputs, *self.manifest.outputs, *self.manifest.state))
+
+    @property
+    def is_cut(self) -> bool:  # type: ignore[override]
+        """Whether steps are values."""
+        return self.is_loaded
 
     @property
     def first(self) -> Arrays:
@@ -146,6 +155,9 @@ class KitSource(StepSource):
             if session.inputs != names or len(session.outputs) != len(self.manifest.outputs) + len(self.manifest.state):
                 raise ModelError(f"{file} is damaged: its inputs and outputs are not those of kit.json.")
             self.sessions[file] = session
+            if not self.watches:
+                inputs = {t.name: step.inputs[t.name] for t in self.manifest.inputs}
+                self.watches.append(ClassWatch(list(step.outputs.values()), inputs, "the kit"))
         return self.sessions[file]
 
     def compose(self, weighting: bool | str = False, *, flat: bool = False, branches: bool = True) -> Step:

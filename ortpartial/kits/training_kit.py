@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.annotations import CallbackLike, Entries, Record, State
 from ortpartial.arguments import checked
-from ortpartial.checks import check_count
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import ConvergenceError, DataError, ModelError
-from ortpartial.execution import Arrays, Batch, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
-from ortpartial.learning import accept_words
-from ortpartial.model import read_tensors, replace_file, write, write_tensors
+from ortpartial.execution import Arrays, Batch, EngineNames, FitSettings, FitTasks, IdleRunner, Loop, Overrides, Stepper
+from ortpartial.learning import KIT_HABITS, AnsweredAttributes, NamedSettings, accept_words
+from ortpartial.model import read_tensors, replace_file, use_libraries, write, write_tensors
 from ortpartial.runtime import Device, DeviceName
 from ortpartial.texts import printable
 
@@ -30,6 +31,9 @@ from .step_source import KitSource
 
 __all__ = ["TrainingKit", "run_kit"]
 
+#: Shared libraries of custom operators.
+Libraries: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
+
 #: The stand-in for y: the rows of a kit have the targets among them.
 _NO_TARGET = ()
 
@@ -37,7 +41,7 @@ _NO_TARGET = ()
 _ENGINES = ("step", "native")
 
 
-class TrainingKit:
+class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
     """A training kit, as `write_kit` and `export_step` write it, trained by the onnxruntime of this process.
 
     Parameters
@@ -49,6 +53,11 @@ class TrainingKit:
     engine : str
         ``"auto"`` or ``"step"``: the graphs of the kit. ``"native"``: machine code, which a C compiler makes of them
         for the sizes of batches that come often; an operator that cannot be written in C is an error.
+    raise_on_divergence : bool
+        Whether a loss that is NaN or infinite raises ConvergenceError; otherwise it warns, and `train` stops. The state
+        is that before its step in both cases.
+    custom_ops_library : path or sequence of path, optional
+        The shared library of custom operators of the model, as for `ortpartial.load`.
 
     Attributes
     ----------
@@ -92,21 +101,30 @@ class TrainingKit:
     [[3.0]]
     """
 
+    _habits = KIT_HABITS
+
     @checked
-    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto"):
+    def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto",
+                 raise_on_divergence: bool = True,
+                 custom_ops_library: Libraries = None):
         folder = Path(folder)
         manifest = read_manifest(folder)
         state, steps_taken = read_state(folder / Manifest.STATE, manifest.state)
         is_loaded = engine not in ("auto", "step")
-        self._open(KitSource(folder, manifest, state, Device.parse(device), is_loaded), engine, steps_taken)
+        source = KitSource(folder, manifest, state, Device.parse(device), is_loaded)
+        self._open(source, engine, steps_taken, raise_on_divergence, custom_ops_library)
 
-    def _open(self, source: KitSource, engine: str, steps_taken: int, history: Sequence[Record] = ()) -> None:
+    def _open(self, source: KitSource, engine: str, steps_taken: int, raise_on_divergence: bool = True,
+              libraries: Libraries = None, history: Sequence[Record] = ()) -> None:
         """Start with the state of a source."""
+        for file in () if libraries is None else (Manifest.MODEL, *source.manifest.steps.values()):
+            use_libraries(source.folder / file, libraries)
+        self._libraries = libraries
         self._source, self._engine = source, engine
         self.folder, self.manifest = source.folder, source.manifest
-        self._steps = Stepper(source, engine, _ENGINES, None)
+        self._steps = Stepper(source, engine, _ENGINES, None, raise_on_divergence)
         runner = self._steps.engine
-        runner.iteration = steps_taken
+        runner.iteration = self._steps_before = steps_taken
         idle = IdleRunner(runner.name, runner.reason, lambda: self.steps_taken, runner.turn, runner.local)
         self._loop = Loop(idle, self._make_door(1), FitSettings())  # type: ignore[arg-type]
         self._loop.records, self._loop.n_iter = list(history), len(history)
@@ -114,9 +132,9 @@ class TrainingKit:
         self._shown: dict[str, np.ndarray] | None = None
 
     def __getstate__(self) -> State:
-        source = replace(self._source, stored=self.state, sessions={})  # Files are opened again.
-        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken,
-                "history": self.history_}
+        source = replace(self._source, stored=self.state, sessions={}, watches=[])  # Files are opened again.
+        return {"source": source, "engine": self._engine, "steps_taken": self.steps_taken, "history": self.history_,
+                "raise_on_divergence": self._steps.raise_on_divergence, "libraries": self._libraries}
 
     def __setstate__(self, state: Entries) -> None:
         self._open(**state)
@@ -130,16 +148,6 @@ class TrainingKit:
     def history_(self) -> list[Record]:
         """A record of each epoch of `train`."""
         return self._loop.records
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._steps.engine.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._steps.engine.reason
 
     @property
     def state(self) -> dict[str, np.ndarray]:
@@ -220,14 +228,16 @@ class TrainingKit:
         rows = next(len(a) for a in arrays.values())
         if not rows:
             raise DataError("The batch has no rows.")
-        return arrays, self.manifest.find_step(rows)
+        self._look(feeds, file := self.manifest.find_step(rows))
+        return arrays, file
 
     @accept_words(random_state="seed")
     def train(self, data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
               batch_size: int | None = None, seed: int = 0,
               on_step: Callable[[int, float], object] | None = None,
               X_val: Mapping[str, object] | str | os.PathLike[str] | None = None,
-              callbacks: Sequence[CallbackLike] = (), timeout: float | None = None, verbose: int = 0) -> np.ndarray:
+              callbacks: Sequence[CallbackLike] = (), timeout: float | None = None, verbose: int = 0,
+              warm_start: bool = True) -> np.ndarray:
         """Train on batches of rows that are shuffled in every epoch, from where the kit stands.
 
         Every runner takes the same rows: the rows of step k, counted from 0 since the kit was exported, are batch k mod
@@ -253,11 +263,14 @@ class TrainingKit:
             Seconds, after which `DeadlineError` ends the training between two steps.
         verbose : int
             1 for a bar, 2 for a line an epoch.
+        warm_start : bool
+            Whether the training goes on from where the kit stands. False starts anew, with the state and the number of
+            steps with which the kit was opened.
 
         Returns
         -------
         numpy.ndarray of shape (steps,)
-            The loss of each batch, before its step.
+            The loss of each batch, before its step; fewer where a loss that is not finite has ended the training.
 
         Raises
         ------
@@ -272,25 +285,32 @@ class TrainingKit:
         steps, seed = check_count("steps", steps, 0), check_count("seed", seed, 0, 2**32 - 1)
         file = self.manifest.find_step(size)
         self._source.open(file)
-        arrays = check_inputs(self.manifest.inputs, _read(data))
+        data = _read(data)
+        arrays = check_inputs(self.manifest.inputs, data)
+        self._look(data, file)
         rows = next(len(a) for a in arrays.values())
         if rows < size:
             raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
+        if not check_flag("warm_start", warm_start):
+            self._steps.engine.reset({})
+            self._steps.engine.iteration, self._shown = self._steps_before, None
         batches = KitBatches(arrays, size, seed, lambda: self.steps_taken, self.steps_taken + steps)
         losses: list[float] = []
 
         def take(batch: Batch) -> float:
-            losses.append(next(iter(self._step(batch[0], file).values())).item())
+            losses.append(next(iter(self._step(batch[0], file, is_told=True).values())).item())
             if on_step is not None:
                 on_step(self.steps_taken, losses[-1])
             return losses[-1]
 
         loop = self._loop
         loop.door, loop.settings = self._make_door(size), FitSettings(
-            max(1, batches.epochs), size, warm_start=True, callbacks=callbacks, timeout=timeout, verbose=verbose)
+            max(1, batches.epochs), size, warm_start=warm_start,
+            callbacks=callbacks,  # type: ignore[arg-type]  # of which it makes a tuple
+            timeout=timeout, verbose=verbose, raise_on_divergence=self._steps.raise_on_divergence)
         if steps:
-            validation = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
-            loop.fit(batches, None, None, *validation, FitTasks(self, loop, data, None),
+            rows_val, y_val = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
+            loop.fit(batches, None, None, rows_val, y_val, FitTasks(self, loop, data, None),
                      overrides=Overrides(train_step=take))
         return np.array(losses)
 
@@ -368,8 +388,14 @@ class TrainingKit:
         with replace_file(self.folder / Manifest.STATE) as file:
             file.write(pack_state(self.state, self.steps_taken))
 
-    def _step(self, arrays: Mapping[str, np.ndarray], file: str) -> dict[str, np.ndarray]:
-        """Run a step on a batch that was checked."""
+    def _look(self, data: Mapping[str, object], file: str) -> None:
+        """Tell, once, of targets that look like classes."""
+        self._source.open(file)
+        if (watch := self._source.watches[0]).watched:
+            watch.look(data)
+
+    def _step(self, arrays: Mapping[str, np.ndarray], file: str, *, is_told: bool = False) -> dict[str, np.ndarray]:
+        """Run a step on a batch that was checked; a loop tells of its divergence."""
         def check_loss(outputs: Arrays) -> None:
             loss = next(iter(self._name_results(outputs, file).values()))
             if loss.size != 1:
@@ -379,7 +405,7 @@ class TrainingKit:
                 raise ConvergenceError(self._loop.door.describe_divergence(loss.item(), self.steps_taken + 1, 0))
 
         self._take_over()
-        return self._name_results(self._steps.step(arrays, file, check_loss), file)
+        return self._name_results(self._steps.step(arrays, file, check_loss, is_told=is_told), file)
 
     def _name_results(self, outputs: Arrays, file: str) -> dict[str, np.ndarray]:
         """The results of a step by their names in the manifest."""
@@ -402,7 +428,7 @@ def _read(data: Mapping[str, object] | str | os.PathLike[str]) -> Mapping[str, o
 @checked
 def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | os.PathLike[str], steps: int = 100, *,
             batch_size: int | None = None, seed: int = 0, save: bool = True, device: DeviceName = "cpu",
-            engine: str = "auto", predictions: str | os.PathLike[str] | None = None,
+            engine: str = "auto", raise_on_divergence: bool = True, predictions: str | os.PathLike[str] | None = None,
             model: str | os.PathLike[str] | None = None) -> np.ndarray:
     """Train a kit and save its state, as the runners of other languages do; Ctrl-C saves the steps taken until then.
 
@@ -417,6 +443,8 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
     device : str or tuple of str and dict
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or an execution provider, as in `OrtGradientForwardBackwardOptimizer`.
     engine : str
+        As for `TrainingKit`.
+    raise_on_divergence : bool
         As for `TrainingKit`.
     predictions : path, optional
         A safetensors file to write the outputs of the trained model for all rows to, as the programs ``predict`` do.
@@ -445,7 +473,7 @@ def run_kit(folder: str | os.PathLike[str], data: Mapping[str, object] | str | o
     >>> TrainingKit("twice_kit").steps_taken
     3
     """
-    kit = TrainingKit(folder, device=device, engine=engine)
+    kit = TrainingKit(folder, device=device, engine=engine, raise_on_divergence=raise_on_divergence)
     try:
         losses = kit.train(data, steps, batch_size=batch_size, seed=seed)
     except KeyboardInterrupt:

@@ -77,7 +77,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
                     ("max_iter", "epochs")),
     **dict.fromkeys(("validationdata", "evaldata", "validationsplit", "validationfraction", "valdata", "evalset",
                      "xvalid"), ("X_val", "validation_fraction")),
-    **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss",)),
+    **dict.fromkeys(("loss", "criterion", "lossfn", "objective"), ("learning_loss", "loss")),
     **dict.fromkeys(("weights", "params", "parameters", "trainable"), ("weights_to_train",)),
     **dict.fromkeys(("penalty", "alpha", "l1", "l2", "regularization"), ("l1", "l1_weight", "learning_penalty")),
     **dict.fromkeys(("bs", "minibatchsize"), ("batch_size",)),
@@ -247,13 +247,15 @@ def answer_keywords(**advice: str) -> Callable[[Method], Method]:
 
         @functools.wraps(method)
         def checked(*args: object, **keywords: object) -> Any:
+            is_constructor = method.__name__ == "__init__"
             for n in keywords:
-                if (hint := advice.get(normalize(n))) is not None:
-                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}.")
+                owner = type(args[0]).__name__ if is_constructor else method.__name__
+                if hint := advice.get(normalize(n)) or (advise(owner, n, names) if is_constructor else ""):
+                    raise ArgumentError(f"{owner} takes no {n!r}; {hint}.")
                 if n not in names and not takes_all:
                     meant = suggest(n, names, list_aliases(names))
                     hint = f"did you mean {meant}?" if meant else f"its arguments are {', '.join(names)}."
-                    raise ArgumentError(f"{method.__name__} takes no {n!r}; {hint}")
+                    raise ArgumentError(f"{owner} takes no {n!r}; {hint}")
             return method(*args, **keywords)
 
         return cast(Method, checked)

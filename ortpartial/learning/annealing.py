@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,29 @@ __all__ = ["CosineRestartsSchedule", "CosineSchedule", "OneCycleSchedule", "Poly
 
 
 @dataclass(frozen=True)
-class CosineSchedule(Schedule):
+class _Lasting(Schedule):
+    """A schedule of n batches; without n, of as many as the training."""
+
+    n: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.n is not None:
+            check_integer(self, "n", low=1)
+
+    def over(self, batches: int) -> Schedule:
+        return self if self.n is not None else replace_settings(self, n=batches)
+
+    def _find_length(self) -> int:
+        """The number of batches; raises SettingError where it is that of a training still to come."""
+        if self.n is None:
+            name = type(self).__name__
+            raise SettingError(f"{name} has no n and lasts as long as the training that fit is asked for, and there "
+                               f"has been none; call fit first, or give the number of batches, as in {name}(n=1000).")
+        return int(self.n)
+
+
+@dataclass(frozen=True)
+class CosineSchedule(_Lasting):
     """η = l + (η₀ - l) ½(1 + cos(πj/n)) with j = min(k - 1, n): cosine annealing from η₀ to the minimum l.
 
     Parameters
@@ -52,24 +73,20 @@ class CosineSchedule(Schedule):
     CosineSchedule(n=50, minimum=0.0)
     """
 
-    n: int | None = None
     minimum: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_length(self)
+        super().__post_init__()
         check_number(self, "minimum", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        n = _known_length(self)
+        n = self._find_length()
         left = op.Max(n + 1 - k, 0)
         return _interpolate_cosine(self.minimum, eta0, cast(left, eta0) / n)
 
-    def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace_settings(self, n=batches)
-
 
 @dataclass(frozen=True)
-class CosineRestartsSchedule(Schedule):
+class CosineRestartsSchedule(_Lasting):
     """η = l + (η₀ - l) ½(1 + cos(πj/nₘ)) with j batches before it in cycle m, of nₘ = n fᵐ: a cosine, over and over.
 
     Parameters
@@ -95,18 +112,17 @@ class CosineRestartsSchedule(Schedule):
     CosineRestartsSchedule(n=10, factor=2, minimum=0.0, cycles=3)
     """
 
-    n: int | None = None
     factor: int = 1
     minimum: float = 0.0
     cycles: int = 2
 
     def __post_init__(self) -> None:
-        _check_length(self)
+        super().__post_init__()
         check_integer(self, "factor", "cycles", low=1)
         check_number(self, "minimum", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        n, seen = _known_length(self), k - 1
+        n, seen = self._find_length(), k - 1
         if self.factor == 1:
             x = cast(n - op.Mod(seen, n), eta0) / n
             return _interpolate_cosine(self.minimum, eta0, x)
@@ -129,7 +145,7 @@ class CosineRestartsSchedule(Schedule):
 
 
 @dataclass(frozen=True)
-class PolynomialSchedule(Schedule):
+class PolynomialSchedule(_Lasting):
     """η = l + (η₀ - l) (1 - j/n)ᵖ with j = min(k - 1, n): a polynomial from η₀ to l, which is linear for p = 1.
 
     Parameters
@@ -154,27 +170,23 @@ class PolynomialSchedule(Schedule):
     WarmUpSchedule(schedule=PolynomialSchedule(n=900, power=1.0, minimum=0.0), n=100, from_zero=False)
     """
 
-    n: int | None = None
     power: float = 1.0
     minimum: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_length(self)
+        super().__post_init__()
         check_number(self, "power", above=0)
         check_number(self, "minimum", low=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        n = _known_length(self)
+        n = self._find_length()
         x = cast(op.Max(n + 1 - k, 0), eta0) / n
         x = x if self.power == 1 else x**self.power
         return (eta0 - self.minimum) * x + self.minimum if self.minimum else eta0 * x
 
-    def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace_settings(self, n=batches)
-
 
 @dataclass(frozen=True)
-class OneCycleSchedule(Schedule):
+class OneCycleSchedule(_Lasting):
     """η = l + (η₀ - l) ½(1 - cos(πx)): with l = η₀/d and x = j/a up to j = a, l = η₀/(df), x = (n-1-j)/(n-1-a) beyond.
 
     Here j = min(k, n) - 1 and a = pn - 1. The step size grows to η₀, shrinks until batch n, and is constant from there.
@@ -201,18 +213,17 @@ class OneCycleSchedule(Schedule):
     10000.0
     """
 
-    n: int | None = None
     pct_start: float = 0.3
     div_factor: float = 25.0
     final_div_factor: float = 1e4
 
     def __post_init__(self) -> None:
-        _check_length(self)
+        super().__post_init__()
         check_number(self, "pct_start", low=0, below=1)
         check_number(self, "div_factor", "final_div_factor", above=0)
 
     def __call__(self, eta0: Value, k: Value) -> Value:
-        n = _known_length(self)
+        n = self._find_length()
         a, last = self.pct_start * n - 1, n - 1
         x = cast(op.Max(n - k, 0), eta0) / (last - a)
         low = eta0 / (self.div_factor * self.final_div_factor)
@@ -220,24 +231,6 @@ class OneCycleSchedule(Schedule):
             j = cast(k - 1, eta0)
             x, low = op.Min(j / a, x), op.Where(j <= a, eta0 / self.div_factor, low)
         return _interpolate_cosine(low, eta0, x)
-
-    def over(self, batches: int) -> Schedule:
-        return self if self.n is not None else replace_settings(self, n=batches)
-
-
-def _check_length(schedule: Any) -> None:
-    """Check the number of batches of a schedule, where it has its own."""
-    if schedule.n is not None:
-        check_integer(schedule, "n", low=1)
-
-
-def _known_length(schedule: Any) -> int:
-    """The number of batches of a schedule; raises SettingError where it is that of a training still to come."""
-    if schedule.n is None:
-        name = type(schedule).__name__
-        raise SettingError(f"{name} has no n and lasts as long as the training that fit is asked for, and there has "
-                           f"been none; call fit first, or give the number of batches, as in {name}(n=1000).")
-    return int(schedule.n)
 
 
 def _interpolate_cosine(low: Value | float, high: Value, x: Value) -> Value:

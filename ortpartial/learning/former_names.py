@@ -8,11 +8,13 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ortpartial.annotations import Function, Settings
 from ortpartial.exceptions import ArgumentError, SettingError
 from ortpartial.logs import logger
+
+from .habits import AnsweredAttributes
 
 __all__ = ["FORMER_ARGUMENTS", "FORMER_ATTRIBUTES", "FORMER_SETTINGS", "FormerAttributes", "FormerSetting",
            "accept_former_names", "accept_words", "advise", "find_former", "refuse_former_names", "rename_settings"]
@@ -119,8 +121,9 @@ FORMER_SETTINGS: dict[str, FormerSetting] = {
                                   "count", needs="inputs"),
     "class_name": FormerSetting("no class is made: forward and backward are methods of the object"),
     "provider_options": FormerSetting("write device=(provider, options), a pair of its name and a dict"),
-    "sess_options": FormerSetting("sessions choose theirs: threads by the cores that the process may use, as taskset "
-                                  "sets them; load(model, custom_ops_library=...) registers operators"),
+    **dict.fromkeys(("sess_options", "session_options"), FormerSetting(
+        "sessions choose theirs: threads by the cores that the process may use, as taskset sets them; load(model, "
+        "custom_ops_library=...) registers operators", needs="device")),
     "run_options": FormerSetting("runs choose theirs; the setting timeout of an optimizer ends them"),
     "graph_builder_config": FormerSetting("weights_to_train and inputs say by what to differentiate, and "
                                           "gradient_model(model) writes the gradient"),
@@ -176,14 +179,10 @@ FORMER_ATTRIBUTES: dict[str, str] = {
 }
 
 
-class FormerAttributes:
+class FormerAttributes(AnsweredAttributes):
     """A class that answers a former attribute with advice, in an AttributeError."""
 
-    if not TYPE_CHECKING:  # Type checkers know the attributes of today.
-        def __getattr__(self, name: str) -> Any:
-            if name in FORMER_ATTRIBUTES:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {FORMER_ATTRIBUTES[name]}.")
-            return object.__getattribute__(self, name)  # raises the error that it has raised
+    _habits = FORMER_ATTRIBUTES
 
 
 def find_former(names: Collection[str]) -> Mapping[str, FormerSetting]:

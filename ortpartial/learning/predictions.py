@@ -17,10 +17,7 @@ from .cross_entropy import NegLogLearningLoss, SoftmaxCrossEntropyLearningLoss
 from .losses import SquareLearningLoss
 from .metrics import Metric
 
-__all__ = ["Meter", "Prediction", "are_classes", "explain_classes", "guess_loss", "is_one_hot"]
-
-#: Rows that tell the kind of targets.
-_READ = 1024
+__all__ = ["Meter", "Prediction", "guess_loss"]
 
 #: Targets, predictions to compare, and weights.
 Compared = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -218,92 +215,6 @@ def guess_loss(output: np.ndarray, target: np.ndarray, *, are_probabilities: boo
         return None
     return NegLogLearningLoss(ignore_index=ignore_index, from_logits=from_logits) if are_labels else (
         SquareLearningLoss())
-
-
-def is_one_hot(target: np.ndarray) -> bool:
-    """Whether targets are labels as one-hot rows, in which a single column is 1 and the others are 0.
-
-    Parameters
-    ----------
-    target : numpy.ndarray of shape (rows, columns)
-        The targets, of which the first are read.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> is_one_hot(np.eye(3)), is_one_hot(np.ones((3, 1))), is_one_hot(np.ones((3, 2)))
-    (True, False, False)
-    """
-    first = target[:_READ] if target.ndim == 2 else target
-    if first.ndim != 2 or first.shape[1] < 2 or not first.size or first.dtype.kind not in "biuf":
-        return False
-    return bool(np.isin(first, (0, 1)).all() and (first.sum(axis=1) == 1).all())
-
-
-def are_classes(labels: np.ndarray, scores: int | str | None) -> bool:
-    """Whether numbers are labels of as many classes as there are scores, of which a single one tells 0 from 1.
-
-    Parameters
-    ----------
-    labels : numpy.ndarray of shape (rows,)
-        The numbers.
-    scores : int, str or None
-        The number of scores of a row, where it is known.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> are_classes(np.array([0, 2, 1]), 3), are_classes(np.array([0.0, 1.0]), 1), are_classes(np.array([0.5]), 3)
-    (True, True, False)
-    """
-    if labels.ndim != 1 or not labels.size or not (labels == np.floor(labels)).all():
-        return False
-    if scores == 1:
-        return set(np.unique(labels)) == {0, 1}
-    return bool(labels.min() >= 0) and not (isinstance(scores, int) and labels.max() >= scores)
-
-
-def explain_classes(target: np.ndarray, what: str, who: str, otherwise: str, losses: bool = True) -> str:
-    """Which loss targets call for of which the square loss is taken: one-hot rows, and whole numbers 0 and 1.
-
-    Parameters
-    ----------
-    target : numpy.ndarray
-        The targets, of which the first ones are read.
-    what, who : str
-        What they are called, and what takes the square loss.
-    otherwise : str
-        How the square loss is taken on purpose.
-    losses : bool
-        Whether the loss is a setting.
-
-    Returns
-    -------
-    str
-        Empty where they are quantities.
-
-    Examples
-    --------
-    >>> explain_classes(np.array([0.5, 1.5]), "y", "fit", "SquareLearningLoss()")
-    ''
-    """
-    first = np.atleast_1d(target)[:_READ]
-    first = first[:, 0] if first.ndim == 2 and first.shape[1] == 1 else first
-    if is_one_hot(first):
-        kind, loss = "one-hot rows of labels", "learning_loss='softmax_cross_entropy' and " if losses else ""
-        loss += "y.argmax(1)"
-    elif first.dtype.kind in "biu" and are_classes(first, 1):
-        kind, loss = "labels, 0 and 1", "learning_loss='log_loss'"
-    else:
-        return ""
-    return (f"{what} is {kind}, of which {who} takes the square loss, as of all quantities; for classes give {loss}, "
-            f"and for the square loss {otherwise}.")
 
 
 class Meter:

@@ -28,6 +28,7 @@ from ortpartial.execution import (
     has_hooks,
     select_for_device,
     select_for_length,
+    select_for_memory,
     share_cores,
 )
 from ortpartial.graph import Value, build
@@ -57,6 +58,8 @@ from .training_model import write_model
 
 __all__ = ["Program", "in_turn"]
 
+#: What to do about one-hot rows, and about labels of 0.0 and 1.0.
+_ADVICE = "give y.argmax(1)", "write a train_one_batch that takes nn.Loss('log_loss')"
 
 _P = ParamSpec("_P")
 _S = TypeVar("_S", bound="Program")
@@ -206,6 +209,18 @@ class Program(OptimizedState):
             self._aside = {}
         self.set(states)
 
+    def restart(self) -> None:
+        """Return to the first weights, drawn again from the seed, and to optimizers that have seen no batch."""
+        self._is_together = False
+        drawn = self.draw_first()
+        if self._step is None or self.runner is None:
+            self.restore(drawn)
+            return
+        self.runner.reset({})
+        first = {n: a for n, a in self._step.trace.first.items() if self._runs(n)}
+        self._aside = {}
+        self.set({**first, **{average: drawn[n] for average, n in self.averages.items()}, **drawn})
+
     def forget_steps(self, *, keep_states: bool = False) -> None:
         """Let the step be written anew; with the states of optimizers, unless they are to begin again."""
         self._step, self._is_together = None, False
@@ -292,7 +307,7 @@ class Program(OptimizedState):
             return
         self._is_told = True
         if first.dtype.kind == "f" and not has_own_step(self.module) and (text := explain_classes(
-                first, "The target", "train_one_batch", "your own train_one_batch", losses=False)):
+                first, "The target", "train_one_batch", "write a train_one_batch of your own", _ADVICE)):
             warnings.warn(text, ModelWarning, stacklevel=2)
 
     def complete(self) -> None:
@@ -305,10 +320,11 @@ class Program(OptimizedState):
         if step.trace.exchanges and not self.sequential:
             threads = share_cores(choose_threads(list(step.trace.changed.values())))
         exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        kind, reason = self._engine
+        source = make_source(step, state, device=self.device, threads=threads, exchanges=exchanges)
+        kind, reason = select_for_memory(self.engine, self._engine, source)
         if exchanges:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
-        runner = kind(make_source(step, state, device=self.device, threads=threads, exchanges=exchanges))
+        runner = kind(source)
         runner.reason, runner.turn, runner.local = reason, self.turn, self.local
         if self.former_policy is not None:
             runner.restore({**runner.snapshot(), "shapes": self.former_policy})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DataError
-from ortpartial.execution import Batch, Door, HeldRows, Loop, Overrides, SparseRows, choose_part
+from ortpartial.execution import Batch, Door, FitSettings, HeldRows, Loop, Means, Overrides, SparseRows, choose_part
 from ortpartial.learning import Meter
 
 from .compilation import Program
@@ -34,7 +33,7 @@ class ModuleDoor(Door):
         self.is_joined = False  # whether the runner takes all steps of an epoch
         self.is_row_wise = False  # whether the losses of a batch are known to be means of those of its rows
         self._held: tuple[Mapping[str, np.ndarray], list[tuple[int, HeldRows]]] = {}, []
-        self._sums: defaultdict[str, float] = defaultdict(float)  # of the losses of the epoch that runs
+        self._means = Means()  # of the losses of the epoch that runs
 
     # -- data
 
@@ -89,6 +88,13 @@ class ModuleDoor(Door):
 
     # -- steps
 
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
+        """A module goes on from where it is, unless a fit is to start anew."""
+        if self.loop is not None and not settings.warm_start:
+            self.program.restart()
+            self.loop.records = self.program.module.history_
+            self.loop.records.clear()
+
     @property
     def overrides(self) -> Overrides:
         """Methods in place of the loop's own."""
@@ -97,7 +103,7 @@ class ModuleDoor(Door):
 
     def begin_epoch(self) -> None:
         """Follow changes of the module by callbacks."""
-        self._sums.clear()
+        self._means = Means()
         if not self.is_joined or self.loop is None:
             return
         if self.program.is_changed() or self.program.runner is not self.loop.engine:
@@ -113,18 +119,15 @@ class ModuleDoor(Door):
             self.program.undo()
             assert self.loop is not None
             raise ConvergenceError(self._describe(f"The {wrong[0]} is {losses[wrong[0]]}", self.loop.n_iter + 1))
-        for n, loss in losses.items():
-            self._sums[n] += rows * loss
-        self._sums[""] += rows
+        self._means.add(losses, rows)
         return next(iter(losses.values()), 0.0)
 
     def end_epoch(self) -> None:
         """Record the means of all losses of a step that returns several."""
-        if total := self._sums.pop("", 0.0):
+        if means := self._means.read():
             assert self.loop is not None
-            means = {n: v / total for n, v in self._sums.items()}
             record = self.loop.records[-1]
-            if means and "loss" not in means:
+            if "loss" not in means:
                 del record["loss"]
             record.update({n: v for n, v in means.items() if n not in record})
 
@@ -132,18 +135,15 @@ class ModuleDoor(Door):
                  ) -> dict[str, float]:
         """The means of the losses in evaluation mode, by name; a meter is given the predictions."""
         assert self.loop is not None
-        sums: defaultdict[str, float] = defaultdict(float)
-        total = 0.0
+        means = Means()
         for arrays, _, _ in self.read_batches(batches):
             rows = list(arrays.values())
             counts = [len(a) if a.shape else 0 for a in rows]
             if min(counts) < counts[0] or not rows[0].shape:
                 raise DataError(f"The arrays of a batch have {', '.join(map(str, counts))} rows, not as many each.")
             for part in cut(rows, np.arange(len(rows[0])), size or self.loop.settings.batch_size):
-                for n, loss in self._read_losses(self.program.evaluate(part, meter)).items():
-                    sums[n] += len(part[0]) * loss
-                total += len(part[0])
-        return {n: v / total for n, v in sums.items()}
+                means.add(self._read_losses(self.program.evaluate(part, meter)), len(part[0]))
+        return means.read()
 
     def validate_held(self, arrays: Mapping[str, np.ndarray], meter: Meter | None = None) -> dict[str, float]:
         """The same of rows as `to_arrays` gives them; in large parts, where these have the same losses as batches."""
@@ -159,11 +159,10 @@ class ModuleDoor(Door):
             rows = list(arrays.values())
             parts = cut(rows, np.arange(len(rows[0])), size)
             self._held = arrays, [(len(part[0]), self.program.hold(part)) for part in parts]
-        sums: defaultdict[str, float] = defaultdict(float)
+        means = Means()
         for count, part in self._held[1]:
-            for n, loss in self._read_losses(self.program.evaluate_held(part, meter)).items():
-                sums[n] += count * loss
-        return {n: v / len(next(iter(arrays.values()))) for n, v in sums.items()}
+            means.add(self._read_losses(self.program.evaluate_held(part, meter)), count)
+        return means.read()
 
     def _read_losses(self, result: Nested) -> dict[str, float]:
         """The losses that a step returns, by name."""

@@ -65,7 +65,7 @@ def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
     """Train, in a turn of its own."""
     program, loop, door = trainer.program, trainer.loop, trainer.door
     is_first = program.synchronize(_describe(trainer, data, settings))
-    loop.settings = FitSettings(warm_start=True, random_state=program.random_state, **{
+    loop.settings = FitSettings(random_state=program.random_state, **{
         **settings, "callbacks": program.share_answers(settings["callbacks"]),
         "verbose": settings["verbose"] if is_first else 0})
     epochs, size = loop.settings.max_iter, loop.settings.batch_size
@@ -76,8 +76,11 @@ def _fit(trainer: ModuleTrainer, data: Rows | Iterable[Data], validation: Data,
         raise door.describe_no_rows()
     steps = -(-len(data[0]) // size) if isinstance(data, list) else length_hint(data)
     former, states = (resume is not None and trainer.resume(resume)) or (None, ())
-    if former is None:
+    if former is None and loop.settings.warm_start:
         program.plan_further(epochs * steps)
+    elif former is None:
+        trainer.scale_rate(1.0)
+        program.plan(dict.fromkeys(program.optimizers, epochs * steps))
     door.is_joined = isinstance(data, list) and program.can_join(data)
     runner: Any = program.idle
     if isinstance(data, list) and door.is_joined:

@@ -53,11 +53,21 @@ class HeldState:
                                f"{type(self.module).__name__}.")
         state = {n: p.numpy() for n, p in parameters.items() if find_holder(p) is not None}
         self._shapes = {n: p.shape for n, p in parameters.items()}
-        arrays = {**self._draw({n: p for n, p in parameters.items() if n not in state}), **state}
-        self._aside |= {SEED: self.rng.integers(-2**31, 2**31, 2).astype(np.int32), **arrays}
+        new = self._draw({n: p for n, p in parameters.items() if n not in state})
+        self._aside |= {SEED: self._draw_seed(), **new, **state}
         for n, p in parameters.items():
             hold(p, n, self)
         note_change()
+
+    def draw_first(self) -> dict[str, np.ndarray]:
+        """The state before the first batch, drawn from the seed once more."""
+        self.rng = to_generator("random_state", self.random_state)
+        first = self._draw(dict(self.module.named_parameters(buffers=True)))
+        return {**first, SEED: self._draw_seed(), ITERATION: np.zeros((), np.int64)}
+
+    def _draw_seed(self) -> np.ndarray:
+        """A seed of the Dropout masks and the order of the rows."""
+        return self.rng.integers(-2**31, 2**31, 2).astype(np.int32)
 
     def holds(self, name: str) -> bool:
         """Whether there is such a part of the state."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Arithmetic, Value, cast, constant, op, reshape_like, zeros_like
-from ortpartial.learning import resolve_loss, weighted_mean
+from ortpartial.learning import NamedSettings, resolve_loss, weighted_mean
 
 from .changes import note_change
 from .trace import Compared, current_trace
@@ -16,7 +16,7 @@ from .trace import Compared, current_trace
 __all__ = ["Loss"]
 
 
-class Loss:
+class Loss(NamedSettings):
     """The weighted mean Σwᵢℓᵢ / Σwᵢ of a loss over a batch, a scalar.
 
     Parameters

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from onnx import ModelProto
 
-from ortpartial.annotations import CallbackLike, Data, DTypeLike, Json, MetricLike, Settings
-from ortpartial.checks import check_count
+from ortpartial.annotations import CallbackLike, Data, DataLike, DTypeLike, Json, MetricLike, Settings
+from ortpartial.checks import check_count, check_flag
 from ortpartial.exceptions import DataError, GraphError, ModelError, SettingError
 from ortpartial.execution import SparseRows, TrainingView, view_training
 from ortpartial.graph import Arithmetic, Value, variable
@@ -50,6 +50,7 @@ _STEP_SIZE = "the step size stands in the algorithm, as in set_optimizer(Learnin
 _SEED = "compile takes random_state, which the order of the rows follows from, too"
 
 
+@answer_keywords(type="its name is dtype")
 def placeholder(shape: Sequence[int | str | None], dtype: DTypeLike = "float32", name: str = "") -> Value:
     """An input without data, to compile a module on.
 
@@ -558,13 +559,12 @@ class Module(Part):
     @answer_keywords(lr=_STEP_SIZE, learningrate=_STEP_SIZE, eta0=_STEP_SIZE, seed=_SEED, randomstate=_SEED,
                      optimizer="call set_optimizer('adam') before", exc="its name is raise_on_divergence",
                      validationdata="write X_val=... and y_val=...",
-                     validationsplit="write X_val=0.1 for a tenth of the rows",
-                     warmstart="a module goes on from where it is, and a new one starts anew")
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, *, epochs: int = 10, batch_size: int = 32,
-            shuffle: bool = True, X_val: Data = None, y_val: Data = None, callbacks: Sequence[CallbackLike] = (),
-            metrics: Sequence[MetricLike] = (), verbose: int = 0, validation_every: float = 1,
-            timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
-            raise_on_divergence: bool = True) -> Self:
+                     validationsplit="write X_val=0.1 for a tenth of the rows")
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *, epochs: int = 10,
+            batch_size: int = 32, shuffle: bool = True, X_val: DataLike | None = None, y_val: DataLike | None = None,
+            callbacks: Sequence[CallbackLike] = (), metrics: Sequence[MetricLike] = (), verbose: int = 0,
+            validation_every: float = 1, timeout: float | None = None, resume: str | os.PathLike[str] | None = None,
+            raise_on_divergence: bool = True, warm_start: bool = True) -> Self:
         """Train for some epochs by `train_one_batch`, from where the module is.
 
         Parameters
@@ -601,6 +601,9 @@ class Module(Part):
             goes on from there and ends as if it had not been, to the last bit.
         raise_on_divergence : bool
             Whether a loss or a weight that is NaN or infinite raises ConvergenceError; otherwise it warns and stops.
+        warm_start : bool
+            Whether the training goes on from where the module is. False starts anew: with the weights that `compile`
+            makes of a new module, of optimizers that have seen no batch, and an empty `history_`.
 
         Returns
         -------
@@ -633,15 +636,15 @@ class Module(Part):
         try:
             fit(self.trainer, data, validation, resume, max_iter=epochs, batch_size=batch_size, shuffle=shuffle,
                 callbacks=callbacks, metrics=metrics, verbose=verbose, validation_every=validation_every,
-                timeout=timeout, raise_on_divergence=raise_on_divergence)
+                timeout=timeout, raise_on_divergence=raise_on_divergence, warm_start=warm_start)
         finally:
             if not mode:
                 self.eval()
         return self
 
     @answer_keywords()
-    def evaluate(self, X: Data, y: Data = None, sample_weight: Data = None, *, batch_size: int = 32,
-                 metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
+    def evaluate(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None, *,
+                 batch_size: int = 32, metrics: Sequence[MetricLike] = ()) -> dict[str, float]:
         """Compute losses and metrics in evaluation mode.
 
         Parameters
@@ -697,7 +700,7 @@ class Module(Part):
         """A record of each epoch of `fit`, with its mean losses."""
         return self.__dict__.setdefault("_history", [])
 
-    def predict(self, X: Data, *, batch_size: int | None = None) -> Nested:
+    def predict(self, X: DataLike, *, batch_size: int | None = None) -> Nested:
         """Compute `forward` in evaluation mode.
 
         Parameters
@@ -846,7 +849,8 @@ class Module(Part):
         """
         return serialization.load_states(self._whole, path)
 
-    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], state: Mapping[str, object] | None = None, *,
+             with_training: bool = True) -> None:
         """Write an ONNX file that holds the model and its training, in the form of the ONNX training standard.
 
         It has the graph in evaluation mode, which any runtime runs, the weights and running statistics, and, as soon as
@@ -859,6 +863,8 @@ class Module(Part):
             model of more than 2 GB stand beside it in ``<name>.data``.
         state : dict of str to object, optional
             Further contents of the file: arrays, numbers, texts, and lists and dicts of them.
+        with_training : bool
+            Whether the file holds the training; without, it is the model of `to_onnx`.
 
         Raises
         ------
@@ -867,7 +873,7 @@ class Module(Part):
         ConvergenceError
             The training has made a part of the state NaN or infinite; the file remains as it is.
         SettingError
-            `state` holds something else.
+            `state` holds something else, or there is no training to hold it.
         OSError
             The file cannot be written; the former file remains.
 
@@ -885,7 +891,10 @@ class Module(Part):
         >>> bool(outputs["loss"] == again.train_one_batch(X, X[:, :1])[1])
         True
         """
-        serialization.save(self._whole, path, state)
+        if check_flag("with_training", with_training):
+            serialization.save(self._whole, path, state)
+        else:
+            serialization.save_model(self._whole, path, state)
 
     def load(self, path: str | os.PathLike[str], include_state: bool = False) -> Settings | None:
         """Overwrite parameters and buffers by initializers of the same names in an ONNX file, as far as they fit.

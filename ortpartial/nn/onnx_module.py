@@ -172,6 +172,8 @@ class OnnxModule(ModelModule):
     def __getattr__(self, name: str) -> Any:
         if name in (weights := self.__dict__.get("weights", {})):
             return weights[name]
+        if name in self._habits:
+            return super().__getattr__(name)  # type: ignore[misc]  # which type checkers are not told of
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its weights are "
                              f"{', '.join(map(repr, weights)) or 'none'}.")
 

@@ -16,6 +16,8 @@ from ortpartial.exceptions import ArgumentError, GraphError, ModelError, Setting
 from ortpartial.execution import DataParallel, resolve_distributed
 from ortpartial.graph import Value, op, stop_gradient
 from ortpartial.learning import (
+    UPDATE_HABITS,
+    AnsweredAttributes,
     BaseLearningPenalty,
     GradientClipping,
     NamedSettings,
@@ -46,7 +48,7 @@ Trained: TypeAlias = "TracedModule | Weight | Iterable[TracedModule | Weight] | 
 _NAMES = {"learning_rate": "rate", "learning_penalty": "penalty"}
 
 
-class Optimizer(NamedSettings):
+class Optimizer(AnsweredAttributes, NamedSettings):
     """An optimizer of some weights of a module. Called with a loss in `train_one_batch`, it updates them.
 
     The gradient of the loss by each weight, that of the penalty and the update become a part of the step. Weights have
@@ -120,6 +122,8 @@ class Optimizer(NamedSettings):
     >>> bool(losses[-1] < 1e-3 * losses[0])
     True
     """
+
+    _habits = UPDATE_HABITS
 
     @classmethod
     def _check_arguments(cls, args: Sequence[object], settings: Mapping[str, object]) -> None:

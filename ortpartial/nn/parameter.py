@@ -13,6 +13,7 @@ from ortpartial.annotations import ArrayLike, DTypeLike
 from ortpartial.checks import check_element_type
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Arithmetic, Value
+from ortpartial.learning import PARAMETER_HABITS, AnsweredAttributes, NamedSettings
 
 from . import initializers
 from .changes import note_change
@@ -59,7 +60,7 @@ class Holder(Protocol):
         """Draw the numbers of some parameters anew."""
 
 
-class Parameter(Arithmetic):
+class Parameter(AnsweredAttributes, NamedSettings, Arithmetic):
     """A weight of a module, which an optimizer trains: its shape, and how its first numbers are made.
 
     While a module writes a graph, a parameter is used like a value, with Python's operators and those of ``op``. It
@@ -108,6 +109,7 @@ class Parameter(Arithmetic):
     [[2.0, 2.0, 2.0]]
     """
 
+    _habits = PARAMETER_HABITS
     _is_trained = True
 
     def __init__(self, shape: Sequence[int], initializer: InitializerLike = 0.0, *, dtype: DTypeLike = "float32"):

@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, TypeVar
 
 from ortpartial.annotations import Json
+from ortpartial.learning import MODULE_HABITS, AnsweredAttributes
 
 from .nested import Nested
 from .optimizer import Optimizer
 from .parameter import Parameter
 
-__all__ = ["Part", "has_own_step", "is_in_evaluation", "list_attributes", "set_default_step",
-           "set_mode"]
+__all__ = ["Part", "has_own_step", "is_in_evaluation", "list_attributes", "set_default_step", "set_mode"]
 
 _T = TypeVar("_T")
 
 
-class Part:
+class Part(AnsweredAttributes):
     """The base of `Module`, of which all else knows a module: its attributes, its parts, and its code."""
+
+    _habits = MODULE_HABITS
 
     _mode: bool | None = None
     #: The step of a module that writes none.

@@ -218,6 +218,31 @@ def save(program: Program, path: str | os.PathLike[str], state: Mapping[str, obj
     write(proto, path)
 
 
+def save_model(program: Program, path: str | os.PathLike[str], state: Mapping[str, object] | None) -> None:
+    """Write a module to an ONNX file without its training.
+
+    Parameters
+    ----------
+    program, path : object
+        As for `save`.
+    state : dict of str to object, optional
+        None: it belongs to a training.
+
+    Raises
+    ------
+    ModelError, ConvergenceError, OSError
+        As for `save`.
+    SettingError
+        There is a `state`.
+    """
+    if state is not None:
+        raise SettingError("state stands in the training of a file, which with_training=False leaves out; leave state "
+                           "out, too.")
+    program.complete()
+    _check_finite(program.module, program.states())
+    write(program.write_model(training=False), path)
+
+
 def load(module: Part, path: str | os.PathLike[str], program: Program | None) -> Settings | None:
     """Overwrite parameters and buffers of a module by initializers of an ONNX file, as far as they fit.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,14 +129,9 @@ def _spread_float64(graph: GraphProto, doubles: set[str]) -> tuple[bool, bool]:
 
     A Cast alone ends it; all other operators are taken to hand it on.
     """
-    declared = [*graph.input, *graph.value_info, *graph.output]
-    doubles = doubles | {v.name for v in declared if v.type.tensor_type.elem_type == TensorProto.DOUBLE}
-    doubles |= {t.name for t in graph.initializer if t.data_type == TensorProto.DOUBLE}
-    doubles |= {t.values.name for t in graph.sparse_initializer if t.values.data_type == TensorProto.DOUBLE}
+    doubles = doubles | set(_list_declared_doubles(graph))
     for node in graph.node:
-        is_double = not doubles.isdisjoint(node.input) or any(
-            a.t.data_type == TensorProto.DOUBLE or (a.name in _DTYPES and a.i == TensorProto.DOUBLE)
-            for a in node.attribute)
+        is_double = not doubles.isdisjoint(node.input) or _names_double(node)
         for body in bodies(node):
             reaches, leaves = _spread_float64(body, doubles | {i.name for i in body.input} if is_double else doubles)
             if leaves and not is_double:  # A loop may hand it to its next iteration.
@@ -149,6 +144,20 @@ def _spread_float64(graph: GraphProto, doubles: set[str]) -> tuple[bool, bool]:
         if is_double and (node.op_type != "Cast" or any(a.i == TensorProto.DOUBLE for a in node.attribute)):
             doubles.update(node.output)
     return False, any(v.name in doubles for v in graph.output)
+
+
+def _list_declared_doubles(graph: GraphProto) -> Iterator[str]:
+    """The values and initializers that a graph declares to be of float64."""
+    declared = [*graph.input, *graph.value_info, *graph.output]
+    yield from (v.name for v in declared if v.type.tensor_type.elem_type == TensorProto.DOUBLE)
+    stored = [*graph.initializer, *(t.values for t in graph.sparse_initializer)]
+    yield from (t.name for t in stored if t.data_type == TensorProto.DOUBLE)
+
+
+def _names_double(node: NodeProto) -> bool:
+    """Whether an attribute of a node is of float64, or says so of an output."""
+    return any(a.t.data_type == TensorProto.DOUBLE or (a.name in _DTYPES and a.i == TensorProto.DOUBLE)
+               for a in node.attribute)
 
 
 @numbered("keep_dequantized")

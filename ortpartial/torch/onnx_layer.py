@@ -16,6 +16,7 @@ from torch._C import _are_functorch_transforms_active as _is_functorch_active
 from ortpartial.annotations import Entries, Formula, Inputs, Reduced, Settings
 from ortpartial.autodiff import WeightSelection
 from ortpartial.exceptions import DataError
+from ortpartial.learning import answer_keywords
 from ortpartial.model import (
     Model,
     check_empty,
@@ -161,6 +162,7 @@ class OnnxLayer(torch.nn.Module):
     _current: dict[Reduced, CompiledLayer]
     _owners: _Owners
 
+    @answer_keywords(weightstotrain="its name is trainable", inputs="they are those of the graph, in its order")
     def __init__(
         self,
         model: Model | ModelProto | bytes | str | os.PathLike[str],

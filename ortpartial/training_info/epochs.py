@@ -9,7 +9,16 @@ import numpy as np
 
 from ortpartial.annotations import Data
 from ortpartial.exceptions import ConvergenceError, DeadlineError
-from ortpartial.execution import Batch, FitSettings, Loop, Means, Overrides, StepDoor, describe_infinity
+from ortpartial.execution import (
+    Batch,
+    FitSettings,
+    Loop,
+    Means,
+    Overrides,
+    StepDoor,
+    describe_infinity,
+    read_numbers,
+)
 from ortpartial.learning import Meter
 
 from .rows import count_rows
@@ -25,6 +34,7 @@ def train_epochs(
     session: TrainingSession, data: Mapping[str, np.ndarray], epochs: int, batch_size: int, *,
     rng: np.random.Generator | None = None, validation: Mapping[str, np.ndarray] | None = None,
     after_step: Callable[[Mapping[str, float]], bool] | None = None, timeout: float | None = None,
+    raise_on_divergence: bool = True,
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     """Train for some epochs, and yield after each the means over its rows of all outputs that are numbers.
 
@@ -48,6 +58,8 @@ def train_epochs(
         Called with the means so far; where it returns True, the training ends with this step.
     timeout : float, optional
         Seconds after which the training ends.
+    raise_on_divergence : bool
+        Whether an output that is NaN or infinite is an error; otherwise it warns, and the training ends.
 
     Yields
     ------
@@ -72,7 +84,7 @@ def train_epochs(
     [4.0, 1.0, 0.25]
     """
     settings = FitSettings(max_iter=1, batch_size=batch_size, shuffle=rng is not None, warm_start=True,
-                           validation_every=1, timeout=timeout)
+                           validation_every=1, timeout=timeout, raise_on_divergence=raise_on_divergence)
     door = SessionDoor(session, data, batch_size, rng, after_step, validation or {})
     loop = Loop(session.runner, door, settings)
     end, late = (None, "") if timeout is None else (
@@ -83,6 +95,7 @@ def train_epochs(
                 raise DeadlineError(late)
             loop.settings = FitSettings(**{**vars(settings), "timeout": left})
         door.begin_epoch()
+        epochs_before = loop.n_iter
         try:
             loop.fit(data, _NO_TARGET, None, validation, None if validation is None else _NO_TARGET,
                      overrides=door.overrides)
@@ -91,6 +104,8 @@ def train_epochs(
             return
         except DeadlineError as e:  # It tells the time that was left.
             raise DeadlineError(late or str(e)) from None
+        if loop.n_iter == epochs_before:  # It has diverged, and warned.
+            return
         means = {str(session.loss): loop.train_losses[-1]} if door.is_joined else door.means.read()
         yield means, door.validated if validation is not None else {}
 
@@ -166,10 +181,11 @@ class SessionDoor(StepDoor):
         arrays = batch[0]
         outputs = self.session.step({**arrays, **self.constant} if self.constant else arrays)
         try:
-            self.means.add(outputs, len(next(iter(arrays.values()), (0,))), f"step {self.steps} (epoch {self.epoch})")
+            numbers = read_numbers(outputs, f"step {self.steps} (epoch {self.epoch})")
         except ConvergenceError:
             self.session.undo()
             raise
+        self.means.add(numbers, len(next(iter(arrays.values()), (0,))))
         if self.after_step is not None and self.after_step(self.means.read()):
             raise _End
         return 0.0  # The means are ours, of all outputs.

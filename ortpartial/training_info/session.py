@@ -11,11 +11,11 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from ortpartial.annotations import Data, Entries, Settings, State
-from ortpartial.checks import check_names, to_generator
-from ortpartial.exceptions import DataError, ModelError, SettingError
-from ortpartial.execution import GraphPart, GraphSource, StepNames, Stepper, StepRunner
+from ortpartial.checks import check_flag, check_names, to_generator
+from ortpartial.exceptions import ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.execution import EngineNames, GraphPart, GraphSource, StepNames, Stepper, StepRunner, fits
 from ortpartial.graph import Node, Value, build, constant, find_inputs, read_array, rewrite, to_dtype
-from ortpartial.learning import accept_words
+from ortpartial.learning import SESSION_HABITS, AnsweredAttributes, ClassWatch, NamedSettings, accept_words
 from ortpartial.model import (
     Model,
     Range,
@@ -45,10 +45,11 @@ __all__ = ["TrainingSession", "draw_initialization"]
 _ENGINES = ("step", "epoch", "native")
 #: The settings that a pickle has, as they are where it has none: pickles of version 0.1.0 lack all, later pickles the
 #: last.
-_SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None}
+_SETTINGS: Settings = {"returned": None, "threads": None, "engine": "auto", "timeout": None,
+                       "raise_on_divergence": None}
 
 
-class TrainingSession:
+class TrainingSession(AnsweredAttributes, EngineNames, NamedSettings):
     """Run the training that a model stores, as the ONNX standard specifies it.
 
     The state is the initializers that a binding changes. It starts with the values stored in the model; `initialize`
@@ -69,7 +70,8 @@ class TrainingSession:
     threads : int, optional
         Number of threads of a step; by default as its sizes suggest.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each step. ``"epoch"``: the same, and many steps in a run where
+        ``"auto"`` or ``"step"``: a graph for each step; a big state is held once by "step", and by "auto" where memory
+        is short, and a step that overwrites it cannot be undone. ``"epoch"``: the same, and many steps in a run where
         `train_epochs` takes them. ``"native"``: machine code, which a C compiler makes of a step for the shapes of
         batches that come often; an operator that cannot be written in C is an error.
     timeout : float, optional
@@ -79,6 +81,10 @@ class TrainingSession:
         that train together add theirs up. It is not pickled.
     custom_ops_library : path or sequence of path, optional
         The shared library of the model's custom operators, as for `ortpartial.load`.
+    raise_on_divergence : bool, optional
+        Whether an output of a step that is a number, such as the loss, raises ConvergenceError where it is NaN or
+        infinite, or else warns; the state is that before the step. By default steps are not looked at, and
+        `check_finite` and `save` tell.
 
     Attributes
     ----------
@@ -115,12 +121,15 @@ class TrainingSession:
     [[1.0]]
     """
 
+    _habits = SESSION_HABITS
+
     def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], *,
                  device: DeviceName | Device = "cpu", folder: str | os.PathLike[str] | None = None,
                  returned: Collection[str] | None = None,
                  threads: int | None = None, engine: str = "auto", timeout: float | None = None,
                  exchanges: Mapping[str, Callable[[Buffer], None]] | None = None,
-                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None):
+                 custom_ops_library: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+                 raise_on_divergence: bool | None = None):
         if returned is not None:
             returned = check_names("returned", returned)
         if exchanges is not None and not isinstance(exchanges, Mapping):
@@ -130,13 +139,14 @@ class TrainingSession:
         use_libraries(copy, custom_ops_library)
         check_training_info(copy)
         self._open(copy, Device.parse(device), exchanges or {}, returned=returned, threads=threads, engine=engine,
-                   timeout=timeout)
+                   timeout=timeout, raise_on_divergence=raise_on_divergence)
 
     def _open(self, model: ModelProto, device: Device, exchanges: Mapping[str, Callable[[Buffer], None]],
               **settings: Data) -> None:
         """Start with the state that a model stores."""
         self._model, self._device, self._settings = model, device, {**_SETTINGS, **settings}
-        returned, threads, engine, timeout = self._settings.values()
+        returned, threads, engine, timeout, raises = self._settings.values()
+        self._check_outputs = None if raises is None else self._check_numbers
         self._stored = {n: numpy_helper.to_array(t) for n, t in mutable(self._model).items()}
         self._parts = [read_part(model, i, returned) for i in range(len(model.training_info))]
         numbers = [n for part in self._parts for n, v in part.results.items() if v.is_float and v.shape == ()]
@@ -146,7 +156,7 @@ class TrainingSession:
             tuple([part for part in self._parts if part.model.outputs]), self._stored,
             StepNames.beside({*self._stored, *(n for part in self._parts for n in part.model.values)}),
             device, self.loss, thread_count=threads, exchanges=exchanges)
-        self._steps = Stepper(source, engine, _ENGINES, timeout)
+        self._steps = Stepper(source, engine, _ENGINES, timeout, raises is not False)
         self._runner = self._steps.engine
         self._describe_steps()
 
@@ -169,6 +179,8 @@ class TrainingSession:
         self.outputs = list(dict.fromkeys(n for part in self._parts for n in part.model.outputs if n not in bound))
         self._evaluations: list[Session] = []
         self._shapes: Any = None  # of the last batch, which fit
+        self._watch = ClassWatch([v for part in self._parts for v in part.model.outputs.values()], self._types,
+                                 "the stored training")
         graphs = (self._model.graph, *(t.algorithm for t in self._model.training_info))
         self._declared = {i.name for g in graphs for i in g.input}
 
@@ -196,16 +208,6 @@ class TrainingSession:
             In the order of `inputs`.
         """
         return self._check(data)
-
-    @property
-    def engine_(self) -> str:
-        """The engine that takes the steps."""
-        return self._runner.name
-
-    @property
-    def engine_reason_(self) -> str:
-        """Why it was chosen."""
-        return self._runner.reason
 
     @classmethod
     def from_model(
@@ -331,15 +333,33 @@ class TrainingSession:
             An input is missing or unknown, has the wrong type or shape, or holds labels or indices out of range.
         DeadlineError
             It was not over before the timeout; the state is that before it.
+        ConvergenceError
+            With `raise_on_divergence`, an output that is a number is NaN or infinite; the state is that before it.
         """
         arrays = self._check(feeds)
         with self._runner.turn.lock:
-            outputs = self._steps.step(arrays)
+            outputs = self._steps.step(arrays, None, self._check_outputs)
         return {n: outputs[n] for n in self.outputs}
 
+    def _check_numbers(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Refuse a step of which a number is NaN or infinite."""
+        for n in self.outputs:
+            if outputs[n].size == 1 and outputs[n].dtype.kind == "f" and not np.isfinite(outputs[n]).all():
+                raise ConvergenceError(f"The output {n!r} of step {self.steps_taken + 1} is {outputs[n].item()}; the "
+                                       f"state is that before it. Lower the learning rate, or scale the data.")
+
     def undo(self) -> None:
-        """Go back to before the last step, once; changes since then are lost."""
+        """Go back to before the last step, once; changes since then are lost.
+
+        Raises
+        ------
+        ModelError
+            The step has overwritten the only copy of the state, as with ``engine="step"`` from 16 MiB on.
+        """
         with self._runner.turn.lock:
+            if not self._runner.can_undo:
+                raise ModelError("The step has overwritten the only copy of the state, which is big: keep a copy of "
+                                 "`state`, and go back to it by `set_state`.")
             self._runner.undo()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -388,9 +408,11 @@ class TrainingSession:
             match_names(self.inputs, [n for n in feeds if not self._is_unused_input(n)])
         arrays = {n: self._convert(n, feeds[n]) for n in self.inputs}
         check_indices(self.ranges, arrays)
+        if self._watch.watched:
+            self._watch.look(feeds)
         if (shapes := tuple([a.shape for a in arrays.values()])) != self._shapes:
             for (name, v), shape in zip(self._types.items(), shapes, strict=True):
-                if v.shape is not None and not _fits(shape, v.shape):
+                if v.shape is not None and not fits(shape, v.shape):
                     raise DataError(f"The input {name!r} has shape {shape}, and the steps read {list(v.shape)}.")
             self._check_rows(arrays)
             self._shapes = shapes
@@ -457,7 +479,7 @@ class TrainingSession:
         """
         check_finite(self.state, self._stored, "training_model")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_training: bool = True) -> None:
         """Write the model with its current state, from which a new session goes on.
 
         Parameters
@@ -465,6 +487,8 @@ class TrainingSession:
         path : path
             The file. It holds either its former content or the whole model, even if the process is interrupted; the
             weights of a model of more than 2 GB stand beside it in ``<name>.data``.
+        with_training : bool
+            Whether the file holds the training; without, it is `inference_model`.
 
         Raises
         ------
@@ -474,7 +498,7 @@ class TrainingSession:
             As for `check_finite`; the file remains as it is.
         """
         self.check_finite()
-        write(self.training_model(), path)
+        write(self.training_model() if check_flag("with_training", with_training) else self.inference_model(), path)
 
     def __getstate__(self) -> State:
         # Programs are made again for the same shapes, since programs for any shape differ in their last bits.
@@ -498,12 +522,6 @@ class TrainingSession:
         inputs = ", ".join(f"{n} {v.type_name}" for n, v in self._types.items())
         size = sum(a.size for a in self._stored.values())
         return f"<TrainingSession {inputs} -> {', '.join(self.outputs)}; state: {len(self._stored)} ({size:,} numbers)>"
-
-
-def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape agrees with the declared one."""
-    pairs = zip(shape, declared, strict=False)
-    return len(shape) == len(declared) and all(m == n or not isinstance(n, int) for m, n in pairs)
 
 
 def draw_initialization(

@@ -106,3 +106,38 @@ def test_helpers(onx):
     assert list(oc.get_train_initializer(renamed)) == ["I0_coef", "I1_intercept"]
     changed = oc.replace_initializers_into_onnx(onx, {"coef": np.ones((2, 1), np.float32), "other": np.ones(1)})
     np.testing.assert_array_equal(oc.get_train_initializer(changed)["coef"], 1)
+
+
+@pytest.mark.parametrize("index", [1, "probabilities"])
+def test_log_loss_of_two_columns(index):
+    """The probabilities of a classifier, and labels of one column: the mean of -log p of the label."""
+    model = parse_model('''<ir_version: 8, opset_import: ["": 15]>
+        classifier (float[N, 2] X) => (int64[N] label, float[N, 2] probabilities)
+        <float[2, 2] coef = {0.1, 0.2, 0.3, -0.1}>
+        { s = MatMul (X, coef) probabilities = Softmax <axis = 1> (s)
+          label = ArgMax <axis = 1, keepdims = 0> (probabilities) }''')
+    labels = (Y > 3).astype(np.int64)[:, np.newaxis]
+    o = oc.OrtGradientOptimizer(oc.add_loss_output(model, "log", output_index=index), ["coef"], max_iter=1,
+                                batch_size=60, learning_rate=oc.LearningRateSGD(1e-9)).fit(X, labels)
+    z = X @ np.float32([[0.1, 0.2], [0.3, -0.1]])
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    assert o.train_losses_[0] == pytest.approx(-np.log(np.take_along_axis(p, labels, 1)).mean(), rel=1e-5)
+
+
+def test_forward_and_backward_of_an_instance(onx):
+    layer = oc.OrtGradientForwardBackward(onx, INITS)
+    function, other = layer.new_instance(), layer.new_instance()
+
+    class OrtValue:
+        def numpy(self):
+            return X
+
+    (y,) = function.forward([OrtValue()], training=True)
+    np.testing.assert_array_equal(y, function.forward([X])[0])
+    dx, coef, intercept = function.backward([np.ones_like(y)])
+    np.testing.assert_allclose(dx, np.full_like(X, 0.5))
+    np.testing.assert_allclose(coef, X.sum(0)[:, np.newaxis], rtol=1e-5)
+    assert intercept == 60
+    for one in (function, other):
+        with pytest.raises(SettingError, match=r"no forward pass to go back from; call forward\(inputs, training=True"):
+            one.backward([np.ones_like(y)])

@@ -43,7 +43,7 @@ from ortpartial import (
     variable,
     write_kit,
 )
-from ortpartial.exceptions import DataError, FileMissingError, GraphError, ModelError, SettingError
+from ortpartial.exceptions import ArgumentError, DataError, FileMissingError, GraphError, ModelError, SettingError
 from ortpartial.training_info import read_rows
 
 torch = pytest.importorskip("torch", reason="the training build for 1.19.2 has torch beside it, others may not")
@@ -248,3 +248,13 @@ def test_careless_mistakes(call, error, sentence, tmp_path, monkeypatch):
         call()
     assert len(str(raised.value)) < 330
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("word", ["session_options", "sess_options"])
+@pytest.mark.parametrize("make", [
+    OrtGradientForwardBackwardOptimizer, OnnxRegressor, ortpartial.OrtGradientForwardBackward, TrainingSession,
+    TrainingKit, artifacts.Module, ortpartial.OnnxLayer])
+def test_options_of_sessions(make, word):
+    with pytest.raises(ArgumentError, match=rf"(has no setting|takes no) '{word}'; sessions choose theirs: .* "
+                                            r"load\(model, custom_ops_library=\.\.\.\) registers operators"):
+        make(MODEL, **{word: object()})

@@ -14,7 +14,17 @@ from once import ON_BOTH
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnxruntime import InferenceSession, SessionOptions
 
-from ortpartial import OnnxLayer, OrtGradientForwardBackwardOptimizer, build, composed, gradient_model, load, op, vjp
+from ortpartial import (
+    OnnxLayer,
+    OrtGradientForwardBackwardOptimizer,
+    TrainingKit,
+    build,
+    composed,
+    gradient_model,
+    load,
+    op,
+    vjp,
+)
 from ortpartial.autodiff.registry import RULES
 from ortpartial.cli import main
 from ortpartial.exceptions import ModelError, NoGradientError
@@ -425,6 +435,20 @@ class TestLibrary:
         monkeypatch.setattr("ortpartial.model.custom_ops._LIBRARIES", {})
         with pytest.raises(ModelError, match=r"There is no library of custom operators 'missing\.so'"):
             TrainingSession(stored, custom_ops_library="missing.so")
+
+    def test_a_kit_takes_it(self, library, monkeypatch, tmp_path):
+        loaded, libraries = load(self.model(), custom_ops_library=library), "ortpartial.model.custom_ops._LIBRARIES"
+        OrtGradientForwardBackwardOptimizer(loaded, ["W1"], batch_size=20).export_step(tmp_path / "kit", targets=())
+        monkeypatch.setattr(libraries, {})
+        with pytest.raises(ModelError, match="custom_ops_library"):
+            TrainingKit(tmp_path / "kit").step({"x": ROWS, "y_target": TARGETS})
+        kit = TrainingKit(tmp_path / "kit", custom_ops_library=library)
+        stored = pickle.dumps(kit)
+        assert kit.step({"x": ROWS, "y_target": TARGETS})["loss"] > 0
+        monkeypatch.setattr(libraries, {})
+        again = pickle.loads(stored)
+        assert again.predict({"x": ROWS})["y"].shape == TARGETS.shape
+        assert again.step({"x": ROWS, "y_target": TARGETS})["loss"] > 0
 
     def test_the_command_line(self, library, tmp_path, capsys):
         path = str(tmp_path / "m.onnx")

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 import ortpartial
@@ -131,7 +133,7 @@ def test_words_of_adapters_are_accepted(add):
 
 
 @pytest.mark.parametrize(("word", "advice"), [
-    ("warm_start", "a module goes on from where it is, and a new one"), ("max_iter", "did you mean 'epochs'"),
+    ("max_iter", "did you mean 'epochs'"),
     ("exc", "its name is raise_on_divergence"), ("seed", "compile takes random_state"),
     ("eta0", "the step size stands"), ("random_state", "compile takes random_state")])
 def test_words_of_a_fit_of_a_module(word, advice):
@@ -150,3 +152,27 @@ def test_epochs_are_accepted_by_estimators(kind):
         make(lr=3)
     with pytest.raises(ArgumentError, match=r"fit takes no 'epochs'; .* as in set_params\(max_iter=...\)"):
         make().fit(np.eye(2), [0, 1], epochs=3)
+
+
+def test_save_writes_the_same_at_every_door(tmp_path):
+    """A file that any runtime runs: with `with_training` it holds the training, too, whatever the default."""
+    X = np.float32([[1, 2], [3, 4]])
+    optimizer = OrtGradientForwardBackwardOptimizer(MODEL, max_iter=1, learning_rate=1e-3).fit(X, X @ np.ones((2, 3)))
+    module = nn.Linear(2, 3).set_optimizer("adam").compile(nn.placeholder(["N", 2]))
+    module.fit(X, X @ np.ones((2, 3)), epochs=1)
+    session = ortpartial.TrainingSession(optimizer.get_training_onnx())
+    for door, default in ((optimizer, False), (module, True), (session, True)):
+        for settings in ({}, {"with_training": True}, {"with_training": False}):
+            door.save(path := tmp_path / "m.onnx", **settings)
+            holds_training = len(onnx.load(path).training_info) > 0
+            assert holds_training == settings.get("with_training", default)
+            runtime = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            expected = (optimizer if door is session else door).predict(X)
+            np.testing.assert_allclose(runtime.run(None, {runtime.get_inputs()[0].name: X})[0], expected, rtol=1e-6)
+        with pytest.raises(ortpartial.exceptions.SettingError, match=r"with_training is True or False, not 1\.5"):
+            door.save(path, with_training=1.5)
+    with pytest.raises(ortpartial.exceptions.SettingError, match="state stands in the training of a file"):
+        module.save(path, {"epoch": 1}, with_training=False)
+    optimizer.save(path, with_training=True)
+    again = OrtGradientForwardBackwardOptimizer.from_training_info(path)
+    np.testing.assert_array_equal(again.get_state()[0], optimizer.get_state()[0])

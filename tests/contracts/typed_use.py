@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from typing_extensions import assert_type
 
 from ortpartial import (
@@ -48,3 +49,13 @@ def trainings(X: Any, y: Any) -> None:
     assert_type(optimizer.trained_coef_["w"], np.ndarray)
     assert_type(TrainingSession(model).step({"x": X}), dict[str, np.ndarray])
     assert_type(OnnxLayer(model).input_names, list[str])
+
+
+def data(rows: scipy.sparse.csr_matrix, batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    x = variable("x", "float32", ["N", 1])
+    optimizer = OrtGradientForwardBackwardOptimizer(build([x], {"y": x @ np.ones((1, 1), np.float32)}))
+    for X in (np.ones((2, 1)), [[1.0], [2.0]], rows, {"x": np.ones((2, 1))}, batches):
+        optimizer.fit(X)
+    optimizer.fit(np.ones((2, 1)), [1, 2], X_val=0.2)
+    optimizer.predict(len)  # type: ignore[arg-type]
+    optimizer.fit(None)  # type: ignore[arg-type]

@@ -262,3 +262,15 @@ def test_the_square_loss_of_classes_is_told_once(y, in_batches):
                                                      max_iter=2, random_state=0).fit(*data)
     np.testing.assert_array_equal(on_purpose.get_state()[0],
                                   optimizer.fit(*data).get_state()[0])
+
+
+def test_weights_that_cancel_in_batches_of_one_row_are_told_once():
+    x, y = np.ones((4, 2), np.float32), np.ones((4, 1))
+    model = build([INPUTS["x"]], {"y": INPUTS["x"] @ constant(np.full((2, 1), 0.1, np.float32), hint="w")})
+    optimizer = OrtGradientForwardBackwardOptimizer(model, batch_size=1, max_iter=1, learning_rate=1e-3)
+    with pytest.warns(ModelWarning, match="they cancel in batches of one row; give batch_size=2 or more") as told:
+        optimizer.fit(x, y, [1, 2, 3, 4])
+    assert len(told) == 1
+    optimizer.fit(x, y, [1, 2, 3, 4])  # Warnings are errors: no second one.
+    for settings, weight in (({}, [2, 2, 2, 2]), ({}, [0, 1, 0, 1]), ({}, None), ({"batch_size": 2}, [1, 2, 3, 4])):
+        OrtGradientForwardBackwardOptimizer(model, **{"batch_size": 1, "max_iter": 1, **settings}).fit(x, y, weight)

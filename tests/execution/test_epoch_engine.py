@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from models import data, mlp
 
-from ortpartial import OrtGradientForwardBackwardOptimizer
+from ortpartial import OrtGradientForwardBackwardOptimizer, build, constant, op, variable
 
 X, Y, _ = data(47)
 
@@ -30,3 +30,17 @@ def test_its_graphs():
 
 def test_steps_are_counted():
     assert train("epoch")._engine.iteration == 18
+
+
+@pytest.mark.parametrize(("rows", "far", "axes", "scanned"), [
+    (8, False, 2, True), (8, True, 2, False), (13, False, 2, False), (8, False, 4, False)])
+def test_steps_that_are_faster_alone(monkeypatch, limit, rows, far, axes, scanned):
+    """Many rows, fewer where the data are far, and images: calls of single steps, with the same bits."""
+    limit(scanned_rows=12)
+    monkeypatch.setattr("ortpartial.execution.epoch_engine._NEAR", 0 if far else 2**20)
+    x, w = variable("x", "float32", ["N", 4, *[1] * (axes - 2)]), constant(np.ones((4, 1), np.float32), hint="w")
+    model, X_ = build([x], {"y": op.Flatten(x) @ w}), X.reshape(-1, 4, *[1] * (axes - 2))
+    a, b = (OrtGradientForwardBackwardOptimizer(model, engine=e, max_iter=2, batch_size=rows, random_state=0).fit(X_, Y)
+            for e in ("epoch", "step"))
+    assert any(key.kind == "epoch" for key in a._engine._programs) == scanned
+    np.testing.assert_array_equal(a.get_state(), b.get_state())

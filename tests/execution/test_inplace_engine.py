@@ -11,10 +11,10 @@ import pytest
 from models import data, mlp
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
-from ortpartial import build, constant, load, op, variable
+from ortpartial import TrainingKit, TrainingSession, build, constant, load, nn, op, variable
 from ortpartial.estimator import training as optimizer_module
-from ortpartial.exceptions import ConvergenceError
-from ortpartial.execution import selection
+from ortpartial.exceptions import ConvergenceError, ModelError, SettingError
+from ortpartial.execution import StepEngine, selection
 from ortpartial.execution.inplace_engine import InplaceEngine, _is_finite, can_overwrite
 from ortpartial.graph.control_flow import cond
 from ortpartial.learning.optimizers import BaseLearningRate, LearningRateAdamW, LearningRateSGDNesterov
@@ -164,3 +164,98 @@ def test_what_a_model_was_read_into_is_gone(tmp_path, monkeypatch):
         assert read[0]() is None
     finally:
         gc.enable()
+
+
+# -- steps of any source, at every door
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """Memory for a single copy of the smallest weights."""
+    monkeypatch.setattr(selection, "available_memory", lambda: 1)
+    monkeypatch.setattr(selection, "_BIG", 0)
+
+
+def stored(**settings):
+    return Optimizer(mlp(), random_state=0, max_iter=9, **settings).get_training_onnx()
+
+
+@pytest.mark.parametrize("settings", [
+    {"learning_rate": "AdamW", "accumulate": 2}, {"learning_rate": "Adafactor", "gradient_clipping": 0.1},
+    {"learning_rate": LearningRateSGDNesterov(0.01), "averaging": "ema"}], ids=str)
+def test_any_step_has_the_bits_of_two_copies(settings):
+    source = TrainingSession(stored(**settings)).runner.source
+    step, lean = StepEngine(source), InplaceEngine(source)
+    X, y, _ = data(40)
+    for start in range(0, 40, 8):
+        feeds = {"x": X[start : start + 8], "y_target": y[start : start + 8]}
+        assert lean.evaluate(feeds)["loss"] == step.evaluate(feeds)["loss"]
+        assert lean.step(feeds)["loss"] == step.step(feeds)["loss"]
+    assert lean.iteration == step.iteration == 5
+    for name in source.first:
+        np.testing.assert_array_equal(lean.get(name), step.get(name))
+    epochs = [kind(source) for kind in (StepEngine, InplaceEngine)]
+    for engine in epochs:
+        engine.start({"x": X, "y_target": y})
+    assert epochs[0].epoch(np.arange(40), 9) == epochs[1].epoch(np.arange(40), 9)
+    for name in source.first:
+        np.testing.assert_array_equal(epochs[0].get(name), epochs[1].get(name))
+
+
+def train_module():
+    X, y, _ = data(40)
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).set_optimizer("adam")
+    module.compile(nn.placeholder(["N", 4]), targets=nn.placeholder(["N", 1]), random_state=0)
+    module.fit(X, y, epochs=2, batch_size=9)
+    return module.trainer.loop.engine, module.state_dict()
+
+
+def train_session():
+    X, y, _ = data(40)
+    session = TrainingSession(stored(learning_rate="Adam"))
+    for start in range(0, 40, 10):
+        session.step({"x": X[start : start + 10], "y_target": y[start : start + 10]})
+    return session.runner, session.state
+
+
+@pytest.mark.parametrize("train", [train_module, train_session], ids=["module", "session"])
+def test_a_door_without_room_for_two_copies(train, request):
+    plain, expected = train()
+    request.getfixturevalue("no_room")
+    lean, weights = train()
+    assert (plain.copies, type(lean)) == (2, InplaceEngine)
+    assert lean.reason == "memory counts, so weights are overwritten where they are"
+    for name, a in expected.items():
+        np.testing.assert_array_equal(weights[name], a)
+
+
+def test_a_step_that_is_not_finite_is_not_taken(no_room):
+    session = TrainingSession(stored(learning_rate=0.1))
+    X, y, _ = data(10)
+    before = session.state
+    assert np.isnan(session.step({"x": X * np.nan, "y_target": y})["loss"])
+    session.undo()
+    assert session.steps_taken == 0
+    for name, a in session.state.items():
+        np.testing.assert_array_equal(a, before[name])
+    session.step({"x": X, "y_target": y})
+    assert session.steps_taken == 1
+    with pytest.raises(ModelError, match="The step has overwritten the only copy of the state, which is big: keep"):
+        session.undo()
+
+
+def test_steps_that_are_not_cut_keep_two_copies(no_room, tmp_path):
+    """A kit runs its file as it is, and processes exchange numbers between two parts of a step."""
+    Optimizer(mlp()).export_step(tmp_path / "kit", targets=())
+    TrainingKit(tmp_path / "kit").step({"x": data(8)[0], "y_target": data(8)[1]})
+    session = TrainingSession(stored(), exchanges={"W1": lambda buffer: None})
+    assert session.runner.copies == 2
+    with pytest.raises(SettingError, match="is taken as a whole, and exchanges come between its parts"):
+        InplaceEngine(session.runner.source)
+
+
+def test_nothing_is_computed_twice_unless_checkpointing_asks_for_it():
+    counts = [sum(node.op_type in ("Relu", "Tanh") for node in Optimizer(
+        mlp(), checkpointing=checkpointing)._engine.source.compose_halves()[0].build().graph.node)
+        for checkpointing in (None, "auto")]
+    assert counts[0] == sum(node.op_type in ("Relu", "Tanh") for node in mlp().graph.node) <= counts[1]

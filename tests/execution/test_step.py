@@ -34,3 +34,18 @@ def test_its_model(step):
                            for n in session.inputs})
     assert outputs["loss"] == 2
     assert outputs["w_new"].tolist() == [0, 1, 2]
+
+
+def test_a_step_is_cut_before_the_update_of_its_state():
+    """What takes a state element by element comes late; a state that is given anew otherwise, and the loss, do not."""
+    x, w, m, n = (variable(name, "float32", shape) for name, shape in
+                  {"x": ["N", 3], "w": [3, 1], "m": [3, 1], "n": []}.items())
+    g = op.MatMul(op.Transpose(x, perm=[1, 0]), op.MatMul(x, w))
+    new = 0.9 * m + g
+    outputs = {"loss": op.ReduceSum(x), "w_new": w - new / op.Sqrt(op.ReduceSum(g * g)), "m_new": new,
+               "n_new": op.ReduceMean(x)}
+    first, second = Step({"x": x, "w": w, "m": m, "n": n}, outputs, StepNames(frozenset())).cut()
+    assert (list(first.inputs), list(first.outputs)) == (["n", "x", "w"], ["loss", "n_new", "part_0", "part_1"])
+    assert (first.state, second.state) == ({"n": "n_new"}, {"w": "w_new", "m": "m_new"})
+    assert sorted(second.inputs) == ["m", "part_0", "part_1", "w"]
+    assert {v.shape for n, v in second.inputs.items() if n.startswith("part")} == {(1, 1), (3, 1)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ortpartial.exceptions import ConvergenceError
-from ortpartial.execution.step_door import Means, StepDoor
+from ortpartial.execution.step_door import Means, StepDoor, read_numbers
 
 
 class Sizes(StepDoor):
@@ -31,7 +31,7 @@ def test_means_of_real_numbers_that_are_finite():
     means = Means()
     assert means.read() == {}
     for loss, rows in ((1.0, 3), (2.0, 1)):
-        means.add({"loss": np.array([loss]), "y": np.ones(2), "n": np.array(7)}, rows, "step 1")
+        means.add(read_numbers({"loss": np.array([loss]), "y": np.ones(2), "n": np.array(7)}, "step 1"), rows)
     assert means.read() == {"loss": 1.25}
     with pytest.raises(ConvergenceError, match=r"^The output 'loss' is inf in step 3; lower the learning rate, or sc"):
-        means.add({"loss": np.array(np.inf)}, 1, "step 3")
+        read_numbers({"loss": np.array(np.inf)}, "step 3")

@@ -197,10 +197,10 @@ def test_a_loss_that_is_not_finite_ends_the_training(kit):
 def test_ctrl_c_saves_the_steps_taken(kit, monkeypatch):
     data, take = make_data("linear"), Stepper.step
 
-    def interrupt(self, *args):
+    def interrupt(self, *args, **settings):
         if self.engine.iteration == 7:
             raise KeyboardInterrupt
-        return take(self, *args)
+        return take(self, *args, **settings)
 
     monkeypatch.setattr(Stepper, "step", interrupt)
     for save, steps in ((False, 0), (True, 7)):

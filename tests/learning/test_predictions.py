@@ -1,6 +1,5 @@
 """Scores become labels and probabilities as the loss says, and metrics of batches equal the metrics of all rows."""
 
-import re
 
 import numpy as np
 import pytest
@@ -18,9 +17,7 @@ from ortpartial.learning import (
     Prediction,
     SoftmaxCrossEntropyLearningLoss,
     SquareLearningLoss,
-    explain_classes,
     guess_loss,
-    is_one_hot,
     resolve_metric,
 )
 
@@ -175,21 +172,3 @@ def test_guesses(output, target, expected):
     if output.shape == (4, 1) and target.dtype.kind == "i":
         target = target[:, None]
     assert guess_loss(output, target) == expected
-
-
-@pytest.mark.parametrize(("target", "expected"), [
-    (np.eye(3), "y is one-hot rows of labels, .* give learning_loss='softmax_cross_entropy' and y.argmax"),
-    (np.eye(3, dtype=np.int64), "one-hot"), (np.array([0, 1, 1]), "y is labels, 0 and 1, .* learning_loss='log_loss'"),
-    (np.array([[True], [False]]), "'log_loss'"), (np.array([0.0, 1.0]), None), (np.array([0, 1, 2]), None),
-    (np.array([1, 1]), None), (np.ones((3, 2)), None), (np.array(["a", "b"]), None), (np.empty(0, np.int64), None)])
-def test_the_loss_that_targets_call_for(target, expected):
-    text = explain_classes(target, "y", "fit", "SquareLearningLoss()")
-    assert re.search(expected, text) if expected else text == ""
-
-
-@pytest.mark.parametrize(("target", "expected"), [
-    (np.eye(3)[[0, 2, 1, 1]], True), (np.eye(2, dtype=np.int64), True), (np.eye(3)[:, :1], False),
-    (np.eye(3)[0], False), (np.array(1.0), False), (np.eye(3) * 0.5, False), (np.ones((4, 2)), False),
-    (np.zeros((4, 2)), False), (np.empty((0, 3)), False), (np.array([["a", "b"]]), False)])
-def test_one_hot_rows(target, expected):
-    assert is_one_hot(target) is expected

@@ -38,7 +38,7 @@ from ortpartial import (
     plot_losses,
 )
 from ortpartial.cli import main
-from ortpartial.exceptions import ConvergenceError, DeadlineError, DeviceError
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DeadlineError, DeviceError
 from ortpartial.native import find_compiler
 
 __all__ = ["CAPABILITIES", "DOORS", "NOT_YET", "find_cell"]
@@ -78,6 +78,8 @@ CAPABILITIES = {
     "random_state": "`random_state`",
     "device": "device",
     "undo": "a step that diverges is undone",
+    "divergence": "`raise_on_divergence`: a warning in place of an error",
+    "warm_start": "`warm_start`: a second `fit` goes on, or starts anew",
 }
 
 Arrays = dict[str, np.ndarray]
@@ -296,11 +298,45 @@ class Fit:
         with raises(DeviceError):
             self.fit(device="nowhere")
 
+    def fit_again(self, o: Any) -> None:
+        o.fit(X, Y)
+
+    def fit_too_far(self, **settings: Any) -> Any:
+        """A training that diverges, to be called, and its owner."""
+        o = self.make(learning_rate=LearningRateSGD(1e30), **settings)
+        return o, lambda: self.fit_again(o)
+
     def undo(self, folder: Path) -> None:
-        o = self.make(learning_rate=LearningRateSGD(1e30))
+        o, fit = self.fit_too_far()
         with raises(ConvergenceError):
-            o.fit(X, Y)
-        assert all(np.isfinite(w).all() for w in self.weights(o).values())
+            fit()
+        assert are_finite(self.weights(o))
+
+    def divergence(self, folder: Path) -> None:
+        o, fit = self.fit_too_far(raise_on_divergence=False)
+        with warns(ConvergenceWarning):
+            fit()
+        assert are_finite(self.weights(o))
+
+    def warm_start(self, folder: Path) -> None:
+        anew, further = (self.fit(warm_start=warm_start) for warm_start in (False, True))
+        for o in (anew, further):
+            self.fit_again(o)
+        assert not differ(self.weights(anew), self.plain())
+        assert differ(self.weights(further), self.plain())
+
+
+def are_finite(weights: Arrays) -> bool:
+    return all(np.isfinite(w).all() for w in weights.values())
+
+
+@contextlib.contextmanager
+def warns(kind: type[Warning]) -> Any:
+    """A context in which this warning has to come."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", kind)
+        yield
+    assert any(issubclass(w.category, kind) for w in caught), f"no {kind.__name__}"
 
 
 @contextlib.contextmanager
@@ -373,6 +409,13 @@ class Estimator(Fit):
             warnings.simplefilter("ignore", ConvergenceWarning)  # three epochs are few
             return super().fit(X, np.ravel(y), **settings)
 
+    def fit_again(self, o: Any) -> None:
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            o.fit(X, np.ravel(Y))
+
     def weights(self, o: Any) -> Arrays:
         return dict(o.optimizer_.trained_coef_)
 
@@ -415,12 +458,6 @@ class Estimator(Fit):
 
     def data_frame(self, folder: Path) -> None:
         assert not differ(self.weights(self.fit(pd.DataFrame(X, columns=list("abcd")))), self.plain())
-
-    def undo(self, folder: Path) -> None:
-        o = self.make(learning_rate=LearningRateSGD(1e30))
-        with raises(ConvergenceError):
-            o.fit(X, Y[:, 0])
-        assert all(np.isfinite(w).all() for w in self.weights(o).values())
 
 
 class Written(Fit):
@@ -480,11 +517,16 @@ class Written(Fit):
         assert not differ(self.weights(o), self.plain())
         assert (o.predict(X) != self.fit().predict(X)).any()
 
-    def undo(self, folder: Path) -> None:
-        module, settings = self.make(learning_rate=LearningRateSGD(1e30))
-        with raises(ConvergenceError):
-            module.fit(X, Y, **settings)
-        assert all(np.isfinite(w).all() for w in self.weights(module).values())
+    def fit_too_far(self, **settings: Any) -> Any:
+        module, settings = self.make(learning_rate=LearningRateSGD(1e30), **settings)
+        return module, lambda: module.fit(X, Y, **settings)
+
+    def warm_start(self, folder: Path) -> None:
+        """The default goes on."""
+        module, settings = self.make()
+        module.fit(X, Y, **settings).fit(X, Y, **settings)
+        assert differ(self.weights(module), self.plain())
+        assert not differ(self.weights(module.fit(X, Y, warm_start=False, **settings)), self.plain())
 
 
 #: Reasons of doors whose loop is not ours.
@@ -667,8 +709,10 @@ class Layer:
                 for p in layer.parameters():
                     p.grad.zero_()
 
-        weights = self.train(rate=lambda k: 1e15, each=skip)
-        assert all(np.isfinite(w).all() for w in weights.values())
+        assert are_finite(self.train(rate=lambda k: 1e15, each=skip))
+
+    divergence = f"{TORCH}the loss is an ordinary tensor, of which the loop decides"
+    warm_start = f"{TORCH}a second loop goes on, and a new layer starts anew"
 
 
 class Stepping:
@@ -842,6 +886,17 @@ class Session(Stepping):
         o.undo()
         assert not differ(before, self.weights(o))
 
+    def divergence(self, folder: Path) -> None:
+        model = self.optimizer(learning_rate=LearningRateSGD(1e30)).get_training_onnx()
+        for is_error in (False, True):
+            session = TrainingSession(model, raise_on_divergence=is_error)
+            with raises(ConvergenceError) if is_error else warns(ConvergenceWarning):
+                for start in (0, 10, 20):
+                    self.step(session, start)
+            assert are_finite(session.state)
+
+    warm_start = "it has no `fit`: steps go on, and `initialize` starts anew"
+
 
 class Kit(Stepping):
     """TrainingKit: a step in a folder."""
@@ -920,7 +975,22 @@ class Kit(Stepping):
         kit = self.make(folder / "kit", learning_rate=LearningRateSGD(1e30))
         with raises(ConvergenceError):
             kit.train({"x": X, "y_target": Y}, 6)
-        assert all(np.isfinite(w).all() for w in self.weights(kit).values())
+        assert are_finite(self.weights(kit))
+
+    def divergence(self, folder: Path) -> None:
+        self.make(folder / "kit", learning_rate=LearningRateSGD(1e30))
+        kit = TrainingKit(folder / "kit", raise_on_divergence=False)
+        with warns(ConvergenceWarning):
+            losses = kit.train({"x": X, "y_target": Y}, 6)
+        assert 0 < len(losses) == kit.steps_taken < 6
+        assert np.isfinite(losses).all()
+        assert are_finite(self.weights(kit))
+
+    def warm_start(self, folder: Path) -> None:
+        kit, data = self.make(folder / "kit"), {"x": X, "y_target": Y}
+        first = kit.train(data, 6)
+        assert (kit.train(data, 6) != first).any()
+        assert (kit.train(data, 6, warm_start=False) == first).all()
 
 
 #: Reasons of the door for files that onnxruntime has generated.
@@ -1034,7 +1104,17 @@ class Artifacts:
         with raises(ConvergenceError):
             for _ in range(4):
                 self.train(module)
-        assert all(np.isfinite(w).all() for w in self.weights(module).values())
+        assert are_finite(self.weights(module))
+
+    def divergence(self, folder: Path) -> None:
+        module = artifacts.load(self.stored, raise_on_divergence=False)
+        module.optimizer.set_learning_rate(1e38)
+        with warns(ConvergenceWarning):
+            for _ in range(4):
+                self.train(module)
+        assert are_finite(self.weights(module))
+
+    warm_start = f"{STEPS}: it goes on, and `load` starts anew"
 
 
 #: Data that a file has to hold.
@@ -1179,6 +1259,19 @@ class Commands:
     def undo(self, folder: Path) -> None:
         _, err = self.run(folder, "--rate", "sgd:1e30", status=2)
         assert "the weights are those of" in err
+
+    def divergence(self, folder: Path) -> None:
+        """Where no epoch was finished, nothing is written; else the weights before the divergence are."""
+        words = ("--no-raise-on-divergence", "--rate", "sgd:1e30")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ConvergenceWarning)
+            _, err = self.run(folder, *words, status=2)
+            assert "diverged in its first epoch; nothing is written" in err
+            _, err = self.run(folder, *words, "--batch-size", "60")
+            assert "the weights are those of" in err
+            assert are_finite(self.train(folder, *words, "--batch-size", "60"))
+
+    warm_start = "a command is a training of its own, from the weights of its file, or with `--resume` a checkpoint"
 
 
 class Adapters(Fit):

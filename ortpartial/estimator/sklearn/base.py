@@ -20,12 +20,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, MetricLike, Record, Settings, State
+from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, DataLike, MetricLike, Record, Settings, State
 from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.execution import TrainingView, refuse_batches, refuse_foreign, wrap_sparse
 from ortpartial.learning import (
+    ESTIMATOR_HABITS,
+    AnsweredAttributes,
     BaseLearningLoss,
     BaseLearningPenalty,
     BaseLearningRate,
@@ -48,7 +50,7 @@ from ortpartial.runtime import DeviceName
 from ..checkpoint import find_checkpoint
 from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
-from ..params import list_fields, replace_nested
+from ..params import check_names, list_fields, replace_nested
 from ..tasks import make_tasks
 from .compat import CallbackSupportMixin, validate_data
 from .frozen import FrozenOptimizer
@@ -78,7 +80,7 @@ _TRAINING = ("loss", "penalty", "alpha", "learning_rate", "learning_rate_init", 
              "settings", "random_state")
 
 
-class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseOnnxEstimator(AnsweredAttributes, NamedSettings, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """A scikit-learn estimator that trains an ONNX graph.
 
     A subclass defines the targets: `_prepare_target`, `_resolve_loss`, `_encode`, `_decode` and `_measure`.
@@ -192,6 +194,7 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         "settings": [dict, None],
     }
 
+    _habits = ESTIMATOR_HABITS
     #: The name of the output of a network, and whether targets are quantities.
     _output, _is_numeric = "variable", True
 
@@ -593,8 +596,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         self.optimizer_.set_params(max_iter=self.max_iter, batch_size=batch_size, shuffle=self.shuffle,
                                    verbose=int(self.verbose), callbacks=callbacks, metrics=self.metrics)
 
-    def evaluate(self, X: Data, y: Data, sample_weight: Data = None, *, metrics: Sequence[MetricLike] | None = None
-                 ) -> dict[str, float]:
+    def evaluate(self, X: DataLike, y: DataLike, sample_weight: DataLike | None = None, *,
+                 metrics: Sequence[MetricLike] | None = None) -> dict[str, float]:
         """Compute the loss, without the penalty, and metrics.
 
         Parameters
@@ -709,6 +712,8 @@ class BaseOnnxEstimator(NamedSettings, CallbackSupportMixin, BaseEstimator, meta
         ValueError
             A name is unknown.
         """
+        params = rename_settings(type(self).__name__, params)
+        check_names(self, [n for n in params if "__" not in n])
         super().set_params(**{n: v for n, v in params.items() if "__" not in n})
         if nested := {n: v for n, v in params.items() if "__" in n}:
             resolved = copy.copy(self)

@@ -17,7 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import ArrayLike, Data, Settings
+from ortpartial.annotations import ArrayLike, Data, DataLike, Settings
 from ortpartial.docstrings import document, forward_settings
 from ortpartial.exceptions import SettingError
 from ortpartial.graph import build, op
@@ -118,7 +118,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
     @check_keywords()
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None,
+            X_val: DataLike | None = None, y_val: DataLike | None = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
@@ -155,7 +156,8 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, X_val, y_val, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Data, y: Data, classes: ArrayLike | None = None, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike, classes: ArrayLike | None = None,
+                    sample_weight: DataLike | None = None) -> Self:
         """Train for an epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -193,7 +195,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         """Whether a row may have several labels."""
         return self._is_multilabel
 
-    def predict(self, X: Data) -> np.ndarray:
+    def predict(self, X: DataLike) -> np.ndarray:
         """Predict the labels of rows.
 
         Parameters
@@ -207,7 +209,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         """
         return self._decode(self._compute_scores(X))
 
-    def decision_function(self, X: Data) -> np.ndarray:
+    def decision_function(self, X: DataLike) -> np.ndarray:
         """Compute the scores of rows, before softmax or sigmoid.
 
         Parameters
@@ -226,7 +228,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return scores.ravel() if scores.ndim == 2 and scores.shape[1] == 1 else scores
 
     @available_if(_has_probabilities)
-    def predict_proba(self, X: Data) -> np.ndarray:
+    def predict_proba(self, X: DataLike) -> np.ndarray:
         """Predict the probabilities of the classes.
 
         Parameters
@@ -246,7 +248,7 @@ class OnnxClassifier(ClassifierMixin, BaseOnnxEstimator):
         return softmax(scores, axis=1)
 
     @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Data) -> np.ndarray:
+    def predict_log_proba(self, X: DataLike) -> np.ndarray:
         """Predict the logarithms of the probabilities of the classes.
 
         Parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from ortpartial.annotations import Data, Settings
+from ortpartial.annotations import Data, DataLike, Settings
 from ortpartial.docstrings import document
+from ortpartial.exceptions import ModelWarning
 from ortpartial.learning import (
     BaseLearningLoss,
     ElasticLearningLoss,
     check_keywords,
+    explain_classes,
     resolve_loss,
 )
 
@@ -56,7 +59,8 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     @check_keywords()
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Data, y: Data = None, sample_weight: Data = None, X_val: Data = None, y_val: Data = None, *,
+    def fit(self, X: DataLike, y: DataLike | None = None, sample_weight: DataLike | None = None,
+            X_val: DataLike | None = None, y_val: DataLike | None = None, *,
             resume: str | os.PathLike[str] | None = None) -> Self:
         """Train for `max_iter` epochs, or until the rule of `tol` and `n_iter_no_change` ends the training.
 
@@ -93,7 +97,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         return self._fit(X, y, sample_weight, X_val, y_val, resume)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Data, y: Data, sample_weight: Data = None) -> Self:
+    def partial_fit(self, X: DataLike, y: DataLike, sample_weight: DataLike | None = None) -> Self:
         """Train for an epoch on these rows, from the current weights and optimizer states.
 
         Parameters
@@ -113,7 +117,7 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def predict(self, X: Data) -> np.ndarray:
+    def predict(self, X: DataLike) -> np.ndarray:
         """Predict the targets of rows.
 
         Parameters
@@ -152,6 +156,10 @@ class OnnxRegressor(RegressorMixin, BaseOnnxEstimator):
     def _prepare_target(self, y: Data, reset: bool) -> tuple[np.ndarray, int]:
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
+        is_first = reset or not hasattr(self, "optimizer_")
+        if is_first and self.loss == "squared_error" and (text := explain_classes(
+                y, "y", type(self).__name__, "give loss=ElasticLearningLoss(0, 0.5)", ("take OnnxClassifier",) * 2)):
+            warnings.warn(text, ModelWarning, stacklevel=2)
         return y, 1 if y.ndim == 1 else y.shape[1]
 
     def _resolve_loss(self, n_outputs: int) -> BaseLearningLoss:

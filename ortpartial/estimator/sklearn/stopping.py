@@ -18,7 +18,9 @@ __all__ = ["StoppingRule"]
 class StoppingRule:
     """Ends a training after more than n epochs in a row that did not improve by `tol`.
 
-    The loss of an epoch has to improve, or a score, of which the best epoch's weights are kept.
+    The loss of an epoch has to improve, or a score, of which the best epoch's weights are kept. A
+    `ReduceOnPlateauSchedule` reduces the step size in place of the end, and the epochs are counted anew, as with
+    scikit-learn's ``"adaptive"``, until it is as small as it gets.
 
     Parameters
     ----------
@@ -44,6 +46,7 @@ class StoppingRule:
         self.best_loss: float | None = np.inf if score is None else None
         self.best_score: float | None = None if score is None else -np.inf
         self._count = 0
+        self._scale = 1.0  # of the step size, when the count began
         self._best: dict[str, np.ndarray] | None = None
 
     def __call__(self, optimizer: OrtGradientForwardBackwardOptimizer) -> bool:
@@ -52,7 +55,15 @@ class StoppingRule:
             self._compare_loss(optimizer.train_losses_[-1])
         else:
             self._compare_score(self.score(optimizer), optimizer)
-        return self._count > self.n_iter_no_change
+        if self._count == 1:
+            self._scale = optimizer.learning_rate_scale_
+        if self._count <= self.n_iter_no_change:
+            return False
+        if optimizer.learning_rate_scale_ >= self._scale:
+            optimizer.training.door.watch(0.0, is_last=True)
+        is_reduced = optimizer.learning_rate_scale_ < self._scale
+        self._count = 0 if is_reduced else self._count
+        return not is_reduced
 
     def _compare_loss(self, loss: float) -> None:
         assert self.best_loss is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from ortpartial.checks import to_tuple
 from ortpartial.exceptions import SettingError
 
 from ..module import Module
+from .layer import check_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -18,6 +20,11 @@ __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
 class _Container(Module):
     """Modules as attributes, so that the name of each is a part of its parameters' names."""
+
+    def __new__(cls, *args: object, **settings: object) -> Self:
+        if settings and cls.__init__.__module__ == __name__:
+            check_names(cls.__name__, inspect.signature(cls.__init__), args, settings)
+        return super().__new__(cls)
 
     def _items(self) -> dict[str, Module]:
         """The modules by name."""

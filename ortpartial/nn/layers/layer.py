@@ -16,7 +16,7 @@ from ..module import Module
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Layer"]
+__all__ = ["Layer", "check_names"]
 
 #: What arguments of torch's layers are here, and those of Keras's, where no argument has a similar name.
 _WORDS = {
@@ -34,8 +34,23 @@ _WORDS = {
 }
 
 
-def _check_names(name: str, signature: inspect.Signature, args: Sequence[object], settings: Settings) -> None:
-    """Refuse arguments that a constructor does not take, or that are missing, in a sentence that says what to write."""
+def check_names(name: str, signature: inspect.Signature, args: Sequence[object], settings: Settings) -> None:
+    """Refuse arguments that a constructor does not take, or that are missing, in a sentence that says what to write.
+
+    Parameters
+    ----------
+    name : str
+        The name of the class.
+    signature : inspect.Signature
+        The signature of its constructor, with ``self``.
+    args, settings : sequence and dict
+        The arguments without a name, and with one.
+
+    Raises
+    ------
+    ArgumentError
+        An argument is unknown or missing.
+    """
     try:
         signature.bind(None, *args, **settings)
     except TypeError as e:
@@ -44,6 +59,9 @@ def _check_names(name: str, signature: inspect.Signature, args: Sequence[object]
         if unknown is None:
             raise ArgumentError(f"{name}: {e}; its arguments are {', '.join(names)}.") from None
         close = get_close_matches(unknown, names, 1)
+        if names == ["modules"]:
+            raise ArgumentError(f"{name} takes no {unknown!r}; modules with names are a dict, as in "
+                                f"nn.{name}({{{unknown!r}: nn.ReLU()}}).") from None
         hint = _WORDS.get(unknown) or (f"did you mean {close[0]!r}?" if close else
                                        f"its arguments are {', '.join(names)}")
         raise ArgumentError(f"{name} takes no {unknown!r}; {hint}{'' if hint.endswith('?') else '.'}") from None
@@ -68,5 +86,5 @@ class Layer(Module):
         # Copies and pickles are made without arguments.
         if (args or settings) and cls.__init__.__module__.startswith(f"{__package__}."):
             check_arguments(cls.__init__, [None, *args], settings, f"{cls.__name__}: ")
-            _check_names(cls.__name__, inspect.signature(cls.__init__), args, settings)
+            check_names(cls.__name__, inspect.signature(cls.__init__), args, settings)
         return super().__new__(cls)

@@ -153,8 +153,10 @@ def test_nested_settings():
     assert clone(model).get_params() == model.get_params()
     with pytest.raises(SettingError, match="has no setting 'beta3'"):
         model.set_params(learning_rate__beta3=1)
-    with pytest.raises(ValueError, match="Invalid parameter 'epochs'"):
-        model.set_params(epochs=1)
+    assert model.set_params(epochs=7).max_iter == 7
+    for word, name in {"lr": "learning_rate", "criterion": "loss", "maxiter": "max_iter"}.items():
+        with pytest.raises(ValueError, match=f"has no setting '{word}'; did you mean '{name}'"):
+            model.set_params(**{word: 1})
 
 
 @pytest.mark.parametrize(("name", "value"), [

@@ -10,7 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from ortpartial import Checkpoint, OnnxClassifier, OnnxRegressor
+from ortpartial import (
+    Checkpoint,
+    ElasticLearningLoss,
+    LearningRateSGD,
+    OnnxClassifier,
+    OnnxRegressor,
+    ReduceOnPlateauSchedule,
+)
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.sklearn.stopping import StoppingRule
 
@@ -40,8 +47,9 @@ def test_a_training_ends_as_those_of_scikit_learn_do(early_stopping):
 def test_early_stopping_keeps_the_best_weights():
     """The validation data are those of scikit-learn, whose random numbers are drawn in the same order."""
     seen = []
-    model = OnnxRegressor(hidden_layer_sizes=(5,), early_stopping=True, learning_rate_init=0.3, max_iter=30, tol=0,
-                          n_iter_no_change=40, random_state=0, callbacks=[lambda o: seen.append(o.get_state())])
+    model = OnnxRegressor(loss=ElasticLearningLoss(0, 0.5), hidden_layer_sizes=(5,), early_stopping=True,
+                          learning_rate_init=0.3, max_iter=30, tol=0, n_iter_no_change=40, random_state=0,
+                          callbacks=[lambda o: seen.append(o.get_state())])
     with pytest.warns(ConvergenceWarning):
         model.fit(X, Y)
     best = int(np.argmax(model.validation_scores_))
@@ -102,3 +110,19 @@ def test_a_fit_that_was_cut_off_goes_on(tmp_path, settings):
 def test_rows_held_out_are_the_same_after_a_resume(tmp_path):
     with pytest.raises(ValueError, match=r"^resume and early_stopping=True need a random_state, as the rows"):
         OnnxClassifier(early_stopping=True).fit(X, Y, resume=tmp_path)
+
+
+def test_a_step_size_that_is_reduced_is_given_its_epochs():
+    """As scikit-learn's "adaptive": a training ends where no smaller step helps, and not before the first reduction."""
+    rows, targets, _ = data(50)
+    plateau = ReduceOnPlateauSchedule(factor=0.2, patience=3)
+    fits = [OnnxRegressor(mlp(), learning_rate=LearningRateSGD(0.1, schedule=schedule), batch_size=10, max_iter=500,
+                          n_iter_no_change=3, random_state=0).fit(rows, np.ravel(targets))
+            for schedule in ("constant", plateau)]
+    constant, adaptive = (m.n_iter_ for m in fits)
+    assert constant < adaptive < 500
+    rates = [record["learning_rate"] for record in fits[1].history_]
+    assert len({*rates}) > 3
+    assert rates[-1] < 1e-6
+    assert len(set(rates[-4:])) == 1, "the last step size is given n_iter_no_change epochs"
+    assert fits[1].loss_ < fits[0].loss_
