@@ -33,7 +33,7 @@ def test_what_few_programs_need_is_imported_on_first_use():
     first, second = run(f"import ortpartial, sys; print({late}, {count}); {used}; print({late})").splitlines()
     late, modules = first.rsplit(" ", 1)
     assert (late, second) == ("[]", "['adapters', 'artifacts']")
-    assert int(modules) <= 304, "Each module takes about half a millisecond of every start."
+    assert int(modules) <= 325, "Each module takes about half a millisecond of every start."
 
 
 def test_every_piece_is_a_name_of_the_package():
