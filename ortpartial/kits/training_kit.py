@@ -106,8 +106,7 @@ class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
 
     @checked
     def __init__(self, folder: str | os.PathLike[str], *, device: DeviceName = "cpu", engine: str = "auto",
-                 raise_on_divergence: bool = True,
-                 custom_ops_library: Libraries = None):
+                 raise_on_divergence: bool = True, custom_ops_library: Libraries = None):
         folder = Path(folder)
         manifest = read_manifest(folder)
         state, steps_taken = read_state(folder / Manifest.STATE, manifest.state)
