@@ -65,7 +65,7 @@ ESTIMATOR_HABITS: Mapping[str, str] = {
     **dict.fromkeys(_DEVICE, "the device is a setting, as in device='cuda'"),
     **dict.fromkeys((*_READ, *_WEIGHTS), "optimizer_.trained_coef_ has the weights by name once it is fitted"),
     **dict.fromkeys(("train", "compile", *_STEP), "fit(X, y) trains, by the settings of the constructor"),
-    **dict.fromkeys(("save", *_SAVED), "give what to_onnx() returns to the save function of onnx, or pickle the estimator"),
+    **dict.fromkeys(("save", *_SAVED), "give what to_onnx() returns to the save function of onnx, or pickle it"),
     **dict.fromkeys(_HISTORY, "its name is history_"),
 }
 SESSION_HABITS: Mapping[str, str] = {
