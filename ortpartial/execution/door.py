@@ -79,8 +79,8 @@ class Door(ABC):
     def check_step(self, arrays: Mapping[str, np.ndarray]) -> None:  # noqa: B027 - it may be written as it is run
         """Compare a step on these arrays with the model as it is written."""
 
-    def watch(self, loss: float) -> None:  # noqa: B027 - no schedule may follow a loss
-        """Let a schedule see the loss that validation data have after an epoch, or else that of the training."""
+    def watch(self, loss: float, *, is_last: bool = False) -> None:  # noqa: B027 - no schedule may follow a loss
+        """Let a schedule see the loss of an epoch, of validation data if there are any; or that patience has ended."""
 
     def describe_rate(self) -> object:
         """The step size of the last batch, for the record of an epoch; or the numbers that it follows from."""

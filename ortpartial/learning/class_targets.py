@@ -173,7 +173,10 @@ class ClassWatch:
 
 
 def _find_square_targets(outputs: Sequence[Value], inputs: Mapping[str, Value]) -> list[str]:
-    """The inputs that nothing but a difference reads whose square is taken, as of a prediction and its target."""
+    """The inputs that nothing but a difference reads whose square is taken, as of a prediction and its target.
+
+    The square loss of probabilities is the Brier score, which is meant for labels.
+    """
     nodes = topological(list(outputs))
     names, sources = {v: n for n, v in inputs.items()}, dict[Value, Value]()
     squared = {node.inputs[0] for node in nodes if _is_square(node)}
@@ -185,11 +188,18 @@ def _find_square_targets(outputs: Sequence[Value], inputs: Mapping[str, Value]) 
             continue
         here = [names[v] for v in origins if v in names]
         if node.op_type == "Sub" and node.outputs[0] in squared and len(here) == 1 and all(
-                v.array is None for v in origins):
+                v.array is None and not _is_probability(v) for v in origins):
             targets[here[0]] = None
         else:
             read |= {*here}
     return [n for n in targets if n not in read]
+
+
+def _is_probability(v: Value) -> bool:
+    """Whether a value is probabilities of classes, in any form."""
+    while v.node is not None and v.node.op_type in _SAME and v.node.inputs[0] is not None:
+        v = v.node.inputs[0]
+    return v.node is not None and v.node.op_type in ("Sigmoid", "Softmax")
 
 
 def _is_square(node: Node) -> bool:

@@ -71,6 +71,7 @@ FIRST = {
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("batch", [1, 3, 5])
+@pytest.mark.filterwarnings("ignore:The loss of a batch is divided by the weights of its rows")
 def test_an_epoch_is_its_steps(first, batch, weighted):
     """Sums of onnxruntime depend on where in memory their numbers start."""
     rng = np.random.default_rng(0)

@@ -44,6 +44,7 @@ E = X * 2 - T
     (W * (X * 2 - T) ** 2, ["t"]), (op.Abs(X * 2 - T), []), ((X * 2 - T) ** 3, []),
     ((X * 2 - T) ** 2 + T, []),  # read otherwise, too
     ((X - constant(np.float32(2))) ** 2, []), ((X - op.ReduceMean(X)) ** 2, []),  # features that are standardized
+    ((op.Sigmoid(X * 2) - T) ** 2, []), ((op.Reshape(op.Softmax(X * 2), [-1, 1]) - T) ** 2, []),  # Brier scores
     ((X - T) ** 2, [])])  # two inputs, of which neither is a prediction
 def test_targets_of_the_square_loss_are_found_in_a_graph(loss, watched):
     assert ClassWatch([op.ReduceMean(loss)], {"x": X, "t": T, "w": W}, "the training").watched == watched
