@@ -41,6 +41,9 @@ def missing(marker: str) -> str | None:
 WITHOUT_LIMITS = ("tests/autodiff/", "tests/contracts/", "tests/execution/", "tests/rewrites/", "tests/training/")
 HALVED = pytest.StashKey[bool]()
 
+# Folders of tables that are sampled without a mark.
+SAMPLED = "tests/autodiff/rules/"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--half", action="store_true",
@@ -72,13 +75,20 @@ def share(is_half: bool, items: list[pytest.Item]) -> None:
     """
     rows: Counter[str] = Counter()
     for item in items:
-        if (mark := item.get_closest_marker("sampled")) and not item.get_closest_marker("slow"):
-            is_row_here = not is_half or is_in_sample(item, mark.args[0], rows)
+        names = {mark.name for mark in item.iter_markers()}
+        if (n := count_rows(item)) > 1 and "slow" not in names:
+            is_row_here = not is_half or is_in_sample(item, n, rows)
             item.add_marker("proof" if is_row_here else "slow")
-        if find_group(item.nodeid) == "both" or any(map(item.get_closest_marker, PLACED)):
-            continue
-        item.stash[HALVED] = is_half
-        item.add_marker("proof" if not is_half or is_here(item.nodeid) else "slow")
+        elif find_group(item.nodeid) != "both" and names.isdisjoint(PLACED):
+            item.stash[HALVED] = is_half
+            item.add_marker("proof" if not is_half or is_here(item.nodeid) else "slow")
+
+
+def count_rows(item: pytest.Item) -> int:
+    """Of how many rows of its table a test is one that `make test` runs; of two, in the long tables of rules."""
+    if mark := item.get_closest_marker("sampled"):
+        return mark.args[0]
+    return 2 if item.nodeid.startswith(SAMPLED) and "[" in item.nodeid else 1
 
 
 def is_in_sample(item: pytest.Item, n: int, rows: Counter[str]) -> bool:

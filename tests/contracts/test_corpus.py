@@ -136,7 +136,7 @@ def find(reasons, name):
     return next((reasons[k] for k in reasons if name.startswith(k)), None)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.proof
 @pytest.mark.parametrize("name", sampled())
 def test_case(name, record_property, monkeypatch):

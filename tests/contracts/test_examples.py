@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from once import ON_BOTH
 from scripts import run
 from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression
@@ -39,7 +38,6 @@ def test_example_is_short_and_says_what_it_shows(example):
     assert 'plt.style.use("ortpartial.figure")' in text, "all figures have one style"
 
 
-@ON_BOTH
 def test_demo(tmp_path):
     printed = run(ROOT / "examples" / "demo.py", cwd=tmp_path)
     line = r"^(\w.*?)  +(skl2onnx|notation|saved ONNX) +(\w+) .* (\S+) +(\S+) +(\S+)$"

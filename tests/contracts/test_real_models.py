@@ -90,7 +90,7 @@ def exported(name, dynamo):
     return net.requires_grad_(), model, X, y
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", NETS)
