@@ -54,12 +54,15 @@ def check_inputs(tensors: Sequence[Tensor], data: Mapping[str, object], unread: 
     return arrays
 
 
-def check_mapping(data: object) -> Mapping[str, Any]:
+def check_mapping(data: object, name: str = "") -> Mapping[str, Any]:
     """Check that data are arrays by name.
 
     Parameters
     ----------
     data : object
+        The data.
+    name : str
+        The argument that they are, where a call takes several.
 
     Returns
     -------
@@ -71,7 +74,8 @@ def check_mapping(data: object) -> Mapping[str, Any]:
         They are not.
     """
     if not isinstance(data, Mapping):
-        raise DataError(f"The data are of type {type(data).__name__}; expected a dict with an array for each input, by "
+        subject = f"{name} is" if name else "The data are"
+        raise DataError(f"{subject} of type {type(data).__name__}; expected a dict with an array for each input, by "
                         f"its name.")
     return data
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpartial.annotations import Data
-from ortpartial.execution import Arrays, StepDoor
+from ortpartial.execution import Arrays, FitSettings, StepDoor
 
 from .order import draw_order
 
@@ -29,14 +29,15 @@ class KitBatches:
         Of their order.
     count_steps : callable
         Returns the number of steps taken since the kit was exported.
-    end : int
-        That number after the last step.
+    start, end : int
+        That number before the first step, and after the last.
     """
 
     arrays: Arrays
     size: int
     seed: int
     count_steps: Callable[[], int]
+    start: int
     end: int
 
     @property
@@ -46,9 +47,9 @@ class KitBatches:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs until the end, of which the first and the last may be parts."""
+        """The number of epochs, of which the first and the last may be parts."""
         each = self.rows // self.size
-        return -(-self.end // each) - self.count_steps() // each
+        return -(-self.end // each) - self.start // each
 
     def __iter__(self) -> Iterator[tuple[Arrays, None, None]]:
         steps, each = self.count_steps(), self.rows // self.size
@@ -70,12 +71,19 @@ class KitDoor(StepDoor):
         From data to the arrays of the inputs of the kit.
     run : callable
         From a batch to the results of a step that is not taken.
+    restart : callable, optional
+        Returns to the state that the kit was opened with, before a training that starts anew.
     """
 
     def __init__(self, batch_size: int, is_fixed: bool, check: Callable[[Data], Arrays],
-                 run: Callable[[Arrays], dict[str, np.ndarray]]):
+                 run: Callable[[Arrays], dict[str, np.ndarray]], restart: Callable[[], None] | None = None):
         super().__init__(batch_size, is_fixed)
-        self.check, self.run = check, run
+        self.check, self.run, self.restart = check, run, restart
+
+    def reset(self, rng: np.random.Generator, settings: FitSettings) -> None:
+        """Start anew, once the loop has checked data and settings."""
+        if self.restart is not None:
+            self.restart()
 
     def to_arrays(self, X: Data, y: Data, sample_weight: Data, batch_size: int | None
                   ) -> tuple[dict[str, np.ndarray], int]:

@@ -291,10 +291,8 @@ class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
         rows = next(len(a) for a in arrays.values())
         if rows < size:
             raise DataError(f"The data have {rows} rows, fewer than a batch of {size}.")
-        if not check_flag("warm_start", warm_start):
-            self._steps.engine.reset({})
-            self._steps.engine.iteration, self._shown = self._steps_before, None
-        batches = KitBatches(arrays, size, seed, lambda: self.steps_taken, self.steps_taken + steps)
+        start = self.steps_taken if check_flag("warm_start", warm_start) else self._steps_before
+        batches = KitBatches(arrays, size, seed, lambda: self.steps_taken, start, start + steps)
         losses: list[float] = []
 
         def take(batch: Batch) -> float:
@@ -306,21 +304,28 @@ class TrainingKit(AnsweredAttributes, EngineNames, NamedSettings):
             return losses[-1]
 
         loop = self._loop
-        loop.door, loop.settings = self._make_door(size), FitSettings(
+        loop.door, loop.settings = self._make_door(size, self._restart), FitSettings(
             max(1, batches.epochs), size, warm_start=warm_start,
             callbacks=callbacks,  # type: ignore[arg-type]  # of which it makes a tuple
             timeout=timeout, verbose=verbose, raise_on_divergence=self._steps.raise_on_divergence)
         end = monotonic() + (timeout or 0)
         if steps:
-            rows_val, y_val = (None, None) if X_val is None else (check_mapping(_read(X_val)), _NO_TARGET)
+            rows_val, y_val = (None, None) if X_val is None else (check_mapping(_read(X_val), "X_val"), _NO_TARGET)
             loop.fit(batches, None, None, rows_val, y_val, FitTasks(self, loop, data, None),
                      overrides=Overrides(train_step=take))
+        elif not warm_start:
+            self._restart()
         return np.array(losses)
 
-    def _make_door(self, size: int) -> KitDoor:
+    def _make_door(self, size: int, restart: Callable[[], None] | None = None) -> KitDoor:
         """The door to batches of so many rows."""
         check = partial(check_inputs, self.manifest.inputs)
-        return KitDoor(size, None not in self.manifest.steps, check, self.evaluate)
+        return KitDoor(size, None not in self.manifest.steps, check, self.evaluate, restart)
+
+    def _restart(self) -> None:
+        """Return to the state that the kit was opened with."""
+        self._steps.engine.reset({})
+        self._steps.engine.iteration, self._shown = self._steps_before, None
 
     def model(self) -> ModelProto:
         """The inference model with the weights as they are now.

@@ -26,7 +26,7 @@ def kit(tmp_path):
 def test_batches_begin_where_the_kit_stands(start, steps):
     arrays = {"x": np.arange(20)}
     taken, each = start, []
-    batches = KitBatches(arrays, 4, 3, lambda: taken, start + steps)
+    batches = KitBatches(arrays, 4, 3, lambda: taken, start, start + steps)
     for _ in range(batches.epochs):
         each.append([])
         for batch, *_ in batches:
@@ -69,6 +69,30 @@ def test_an_evaluation_takes_no_step(kit):
         np.testing.assert_array_equal(a, other.state[n])
 
 
+@pytest.mark.parametrize(("setting", "message"), [
+    ({"X_val": 0.2}, "X_val is of type float; expected a dict with an array for each input"),
+    ({"X_val": {"x": DATA["x"]}}, "The validation data do not fit: The data lack the input"),
+    ({"callbacks": [3]}, "callbacks are functions"), ({"timeout": -1}, "timeout is None or a number of seconds"),
+    ({"verbose": "a"}, "verbose is 0, 1 or 2")])
+def test_a_training_anew_that_is_refused_loses_nothing(kit, setting, message):
+    kit.train(DATA, 3)
+    before = {n: a.copy() for n, a in kit.state.items()}
+    with pytest.raises((DataError, SettingError), match=message):
+        kit.train(DATA, 3, warm_start=False, **setting)
+    assert kit.steps_taken == 3
+    for n, a in kit.state.items():
+        np.testing.assert_array_equal(a, before[n])
+
+
+def test_no_steps_of_a_training_anew(kit):
+    first = {n: a.copy() for n, a in kit.state.items()}
+    kit.train(DATA, 3)
+    kit.train(DATA, 0, warm_start=False)
+    assert kit.steps_taken == 0
+    for n, a in kit.state.items():
+        np.testing.assert_array_equal(a, first[n])
+
+
 def test_a_callback_ends_the_training(kit):
     losses = kit.train(DATA, 100, callbacks=[lambda k: len(k.history_) == 2])
     assert (len(losses), kit.steps_taken) == (18, 18)
@@ -90,7 +114,7 @@ def test_a_timeout_keeps_the_steps_until_then(kit):
 
 
 @pytest.mark.parametrize(("words", "error", "message"), [
-    ({"X_val": 0.2}, DataError, "The data are of type float; expected a dict with an array for each input"),
+    ({"X_val": 0.2}, DataError, "X_val is of type float; expected a dict with an array for each input"),
     ({"X_val": {"x": DATA["x"]}}, DataError, "The validation data do not fit: The data lack the input 'y_target'"),
     ({"X_val": {**HELD, "x": np.full_like(HELD["x"], np.nan)}}, ConvergenceError,
      "The output 'loss' is nan in the validation; lower the learning rate, or scale the data"),
