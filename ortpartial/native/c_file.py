@@ -230,7 +230,7 @@ class CFile:
         str
         """
         texts = [resources.files(__package__).joinpath(f"{name}.c").read_text(encoding="utf-8")
-                 for name in ("prelude", "support")]
+                 for name in ("prelude", *["bfloat16"] * any("op_bfloat16" in text for text in functions), "support")]
         names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
         train = _TRAIN.substitute(names, gather=self._gather(), row_arguments="".join(map(self._argument, self.rows)))
         return _SOURCE.substitute(

@@ -23,7 +23,7 @@ class ProductShape:
     c : int
         Stride of the result by row. Its columns are contiguous.
     dtype : str
-        ``"float"`` or ``"double"``.
+        ``"float"``, ``"double"``, or ``"bfloat16"``: floats that are rounded to it, with a result and sums of float.
     alpha : float
         Factor of the product.
     addend : tuple of int, optional
@@ -45,8 +45,10 @@ class ProductShape:
 
 
 def scratch_elements(shape: ProductShape) -> int:
-    """Return how many elements of memory a product needs: for a panel of an operand and a transposed result."""
+    """Return how many elements of memory a product needs: for panels of operands and a transposed result."""
     m, n = shape.m, shape.n
+    if shape.dtype == "bfloat16":  # the blocks of bfloat16.c
+        return 11 * 16 * 256 + -(-min(n, 512) // 32) * 32 * 256
     panel, transposed = min(shape.k, 128) * min(max(m, n) + 15, 256), m * n if n < 16 else 0
     return panel + transposed
 
@@ -58,15 +60,16 @@ def write_product(shape: ProductShape, name: str) -> str:
     the dtype. The result c may be d, not a or b; d is not read where there is no addend, and scratch, of
     `scratch_elements`, may hold anything.
     """
-    t = shape.dtype
-    parameters = f"const {t} *restrict a, const {t} *restrict b, const {t} *d, {t} *c, {t} *restrict scratch"
+    t, packed = ("float", "uint32_t") if shape.dtype == "bfloat16" else (shape.dtype, shape.dtype)
+    parameters = f"const {t} *restrict a, const {t} *restrict b, const {t} *d, {t} *c, {packed} *restrict scratch"
     if shape.m == 0 or shape.n == 0:
         body = "    (void)a, (void)b, (void)d, (void)c, (void)scratch;\n"
     else:
         sizes, operands = _normalized(shape)
         alpha, beta = (_literal(x, t) for x in (shape.alpha, 0.0 if shape.addend is None else shape.beta))
+        function = "op_bfloat16_product" if packed != t else _choose_function(t, *sizes[:7])
         body = (f"    const op_sizes z = {{{', '.join(map(str, sizes))}}};\n"
-                f"    {_choose_function(t, *sizes[:7])}(z, {operands}, d, c, scratch, {alpha}, {beta});\n")
+                f"    {function}(z, {operands}, d, c, scratch, {alpha}, {beta});\n")
     return f"OP_PRODUCT void {name}({parameters}) {{\n{body}}}\n"
 
 

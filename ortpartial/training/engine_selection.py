@@ -64,7 +64,7 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
     if distributed and name not in ("auto", "step"):
         raise SettingError(f"distributed=True trains with engine='step', not {name!r}.")
     precision = None if spec.precision is None else f"precision={str(spec.precision.dtype)!r}"
-    if name == "native" and precision:
+    if name == "native" and spec.precision is not None and not spec.precision.rounds:
         raise SettingError(f"{precision} trains with engine='step' or 'epoch', not 'native'.")
     if name == "native":
         select_for_device(name, spec.device)

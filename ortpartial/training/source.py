@@ -151,8 +151,8 @@ class SpecSource(StepSource):
 
     @property
     def is_translatable(self) -> bool:
-        """Whether its steps may be machine code, which has no mixed precision."""
-        return self.spec.precision is None and super().is_translatable
+        """Whether its steps may be machine code, whose only mixed precision rounds operands."""
+        return (self.spec.precision is None or self.spec.precision.rounds) and super().is_translatable
 
     def count_trained(self) -> int:
         """The number of elements of the weights."""
