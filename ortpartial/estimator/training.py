@@ -370,7 +370,7 @@ class Training:
             if y is not None:
                 self._balance(X, y)
                 steps = self.batches - (place.start if place else start)
-                if steps >= MANY_STEPS or self.engine.name == "native":
+                if steps >= MANY_STEPS or self.engine.name == "native" or self.engine.source.rounds:
                     self._adapt_engine(X, steps)
             self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place, overrides)
             self._note_rates()

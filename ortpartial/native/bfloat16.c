@@ -3,20 +3,24 @@
 
    Processors with AVX512-BF16 add two products up in each lane of an instruction; others compute with floats. */
 
-/* Most pairs, rows and columns of a block; most rows of a tile; columns of a panel of B, and rows of a strip of A. */
+/* Most pairs, rows and columns of a block; most rows of a tile; columns of a panel of B. */
 #define OP_PAIRS 256
 #define OP_HIGH 126
 #define OP_BROAD 512
 #define OP_TALL 14
 #define OP_PANEL 32
-#define OP_STRIP 16
-/* Tiles of a block: at most eight of 14 rows, and one each of 8, 4 and 1. */
-#define OP_TILES 11
 /* The rows of the next tile, of so many. */
-#define OP_ROWS(left) ((left) >= OP_TALL ? OP_TALL : (left) >= 8 ? 8 : (left) >= 4 ? 4 : (left) >= 2 ? 2 : 1)
+#define OP_ROWS(left) ((left) >= OP_TALL ? OP_TALL : (left) >= 8 ? 8 : (left) >= 4 ? 4 : 1)
 /* Pairs from a packed row to the next, which is on other lines of the cache. */
 #define OP_ROW (OP_PAIRS + 16)
+/* Pairs of memory for a block of each operand. */
+#define OP_PAIRS_SCRATCH (OP_HIGH * OP_ROW + OP_BROAD * OP_PAIRS)
+/* Multiplications of a part: a thread takes some twenty microseconds for them. */
+#define OP_PAIRS_PART 2000000
 
+#ifndef OP_KERNEL
+#define OP_KERNEL static
+#endif
 #if defined(__GNUC__)
 #define OP_CALLED static __attribute__((noinline, unused))
 #else
@@ -72,15 +76,6 @@ OP_INLINE void op_transpose_pairs(__m512i *x) {
     }
 }
 
-/* Rows one behind the other. */
-OP_CALLED void op_pack_rows(const op_index rows, const op_index k, const op_index row, const op_index next,
-                            const float *x, uint32_t *to) {
-    for (op_index i = 0; i < rows; ++i) {
-        for (op_index p = 0; p < k; p += 32)
-            _mm512_storeu_si512(to + i * OP_ROW + p / 2, op_pairs_along(x + i * row + p * next, next, k - p));
-    }
-}
-
 /* 16 lines side by side, of which `count` or more exist: `step` from pair to pair. */
 OP_CALLED void op_pack_lines(const op_index count, const op_index k, const op_index line, const op_index next,
                              const float *x, uint32_t *to, const op_index step) {
@@ -100,11 +95,31 @@ OP_CALLED void op_pack_lines(const op_index count, const op_index k, const op_in
     }
 }
 
+/* Rows one behind the other. Of columns that are contiguous, the pairs of 16 rows are transposed. */
+OP_CALLED void op_pack_rows(const op_index rows, const op_index k, const op_index row, const op_index next,
+                            const float *x, uint32_t *to) {
+    for (op_index i = 0; row == 1 && i < rows; i += 16) {
+        for (op_index p = 0; p < k; p += 32) {
+            __m512i v[16];
+            for (int l = 0; l < 16; ++l) {
+                const op_index q = p + 2 * l;
+                v[l] = op_pair(op_load_some(x + i + OP_LEAST(q, k - 1) * next, 1, q < k ? rows - i : 0),
+                               op_load_some(x + i + OP_LEAST(q + 1, k - 1) * next, 1, q + 1 < k ? rows - i : 0));
+            }
+            op_transpose_pairs(v);
+            for (op_index l = 0; l < 16 && i + l < rows; ++l) _mm512_storeu_si512(to + (i + l) * OP_ROW + p / 2, v[l]);
+        }
+    }
+    for (op_index i = 0; row != 1 && i < rows; ++i) {
+        for (op_index p = 0; p < k; p += 32)
+            _mm512_storeu_si512(to + i * OP_ROW + p / 2, op_pairs_along(x + i * row + p * next, next, k - p));
+    }
+}
+
 /* rows x vectors sums in registers. */
 OP_INLINE void op_sum_pairs(const int rows, const int vectors, const op_index pairs, const uint32_t *a,
-                            const op_index a_row, const op_index a_pair, const uint32_t *b, const op_index count,
-                            const float *d, const op_index d_row, float *c, const op_index c_row, const float alpha,
-                            const float beta) {
+                            const uint32_t *b, const op_index count, const float *d, const op_index d_row, float *c,
+                            const op_index c_row, const float alpha, const float beta) {
     const op_index rest = count - 16 * (vectors - 1);
     const __mmask16 last = (__mmask16)(rest >= 16 ? 0xffffu : (1u << rest) - 1u);
     __m512 s[2 * OP_TALL];
@@ -113,7 +128,7 @@ OP_INLINE void op_sum_pairs(const int rows, const int vectors, const op_index pa
         __m512bh x[2];
         OP_UNROLL for (int j = 0; j < vectors; ++j) x[j] = (__m512bh)_mm512_loadu_si512(b + p * OP_PANEL + j * 16);
         OP_UNROLL for (int i = 0; i < rows; ++i) {
-            const __m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i * a_row + p * a_pair]);
+            const __m512bh y = (__m512bh)_mm512_set1_epi32((int)a[i * OP_ROW + p]);
             OP_UNROLL for (int j = 0; j < vectors; ++j)
                 s[i * vectors + j] = _mm512_dpbf16_ps(s[i * vectors + j], y, x[j]);
         }
@@ -135,34 +150,26 @@ OP_INLINE void op_sum_pairs(const int rows, const int vectors, const op_index pa
 }
 
 #define OP_DEFINE_TILE(ROWS)                                                                                           \
-OP_CALLED void op_tile_##ROWS(const int by_row, const op_index pairs, const uint32_t *a, const uint32_t *b,            \
-                              const op_index count, const float *d, const op_index d_row, float *c,                    \
-                              const op_index c_row, const float alpha, const float beta) {                             \
-    if (count > 16 && by_row)                                                                                          \
-        op_sum_pairs(ROWS, 2, pairs, a, OP_ROW, 1, b, count, d, d_row, c, c_row, alpha, beta);                         \
-    else if (count > 16)                                                                                               \
-        op_sum_pairs(ROWS, 2, pairs, a, 1, OP_STRIP, b, count, d, d_row, c, c_row, alpha, beta);                       \
-    else if (by_row)                                                                                                   \
-        op_sum_pairs(ROWS, 1, pairs, a, OP_ROW, 1, b, count, d, d_row, c, c_row, alpha, beta);                         \
-    else                                                                                                               \
-        op_sum_pairs(ROWS, 1, pairs, a, 1, OP_STRIP, b, count, d, d_row, c, c_row, alpha, beta);                       \
+OP_CALLED void op_tile_##ROWS(const op_index pairs, const uint32_t *a, const uint32_t *b, const op_index count,        \
+                              const float *d, const op_index d_row, float *c, const op_index c_row, const float alpha, \
+                              const float beta) {                                                                      \
+    if (count > 16) op_sum_pairs(ROWS, 2, pairs, a, b, count, d, d_row, c, c_row, alpha, beta);                        \
+    else op_sum_pairs(ROWS, 1, pairs, a, b, count, d, d_row, c, c_row, alpha, beta);                                   \
 }
 OP_DEFINE_TILE(14)
 OP_DEFINE_TILE(8)
 OP_DEFINE_TILE(4)
-OP_DEFINE_TILE(2)
 OP_DEFINE_TILE(1)
 
 /* As many rows of up to OP_PANEL columns as a tile has; the columns of D are contiguous. */
-OP_INLINE void op_tile(const op_index left, const int by_row, const op_index pairs, const uint32_t *a,
-                       const uint32_t *b, const op_index count, const float *d, const op_index d_row, float *c,
-                       const op_index c_row, const float alpha, const float beta) {
+OP_INLINE void op_tile(const op_index left, const op_index pairs, const uint32_t *a, const uint32_t *b,
+                       const op_index count, const float *d, const op_index d_row, float *c, const op_index c_row,
+                       const float alpha, const float beta) {
     switch (OP_ROWS(left)) {
-    case OP_TALL: op_tile_14(by_row, pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
-    case 8: op_tile_8(by_row, pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
-    case 4: op_tile_4(by_row, pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
-    case 2: op_tile_2(by_row, pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
-    default: op_tile_1(by_row, pairs, a, b, count, d, d_row, c, c_row, alpha, beta);
+    case OP_TALL: op_tile_14(pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
+    case 8: op_tile_8(pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
+    case 4: op_tile_4(pairs, a, b, count, d, d_row, c, c_row, alpha, beta); break;
+    default: op_tile_1(pairs, a, b, count, d, d_row, c, c_row, alpha, beta);
     }
 }
 
@@ -188,14 +195,13 @@ OP_CALLED void op_pack_lines(const op_index count, const op_index k, const op_in
     }
 }
 
-OP_CALLED void op_tile(const op_index left, const int by_row, const op_index pairs, const uint32_t *a,
-                       const uint32_t *b, const op_index count, const float *d, const op_index d_row, float *c,
-                       const op_index c_row, const float alpha, const float beta) {
-    const op_index a_row = by_row ? OP_ROW : 1, a_pair = by_row ? 1 : OP_STRIP;
+OP_CALLED void op_tile(const op_index left, const op_index pairs, const uint32_t *a, const uint32_t *b,
+                       const op_index count, const float *d, const op_index d_row, float *c, const op_index c_row,
+                       const float alpha, const float beta) {
     for (op_index i = 0; i < OP_ROWS(left); ++i) {
         float s[OP_PANEL] = {0};
         for (op_index p = 0; p < pairs; ++p) {
-            const uint32_t both = a[i * a_row + p * a_pair];
+            const uint32_t both = a[i * OP_ROW + p];
             const float low = op_from_bits_f(both << 16), high = op_from_bits_f(both & 0xffff0000u);
             for (op_index j = 0; j < OP_LEAST(count, OP_PANEL); ++j) {
                 const uint32_t x = b[p * OP_PANEL + j];
@@ -209,11 +215,10 @@ OP_CALLED void op_tile(const op_index left, const int by_row, const op_index pai
 
 #endif
 
-/* alpha A B + beta D. The scratch has room for a block of each operand, and may hold anything. */
-OP_CALLED void op_bfloat16_product(const op_sizes z, const float *a, const float *b, const float *d, float *c,
-                                   uint32_t *scratch, const float alpha, const float beta) {
-    uint32_t *const left = scratch, *const right = left + OP_TILES * OP_STRIP * OP_PAIRS;
-    const int by_row = z.a_row != 1 || z.a_k == 1, is_copied = beta != 0 && z.d_column != 1;
+static void op_whole_of_pairs(const op_sizes z, const float *a, const float *b, const float *d, float *c,
+                              uint32_t *scratch, const float alpha, const float beta) {
+    uint32_t *const left = scratch, *const right = left + OP_HIGH * OP_ROW;
+    const int is_copied = beta != 0 && z.d_column != 1;
     for (op_index i = 0; is_copied && i < z.m; ++i) {
         for (op_index j = 0; j < z.n; ++j) c[i * z.c_row + j] = d[i * z.d_row + j * z.d_column];
     }
@@ -227,17 +232,58 @@ OP_CALLED void op_bfloat16_product(const op_sizes z, const float *a, const float
                               right + j / OP_PANEL * OP_PANEL * OP_PAIRS + j % OP_PANEL, OP_PANEL);
             for (op_index r = 0; r < z.m; r += OP_HIGH) {
                 const op_index m = OP_LEAST(z.m - r, OP_HIGH);
-                const float *const from = a + r * z.a_row + p * z.a_k;
-                if (by_row) op_pack_rows(m, k, z.a_row, z.a_k, from, left);
-                for (op_index i = 0, t = 0; !by_row && i < m; i += OP_ROWS(m - i), ++t)
-                    op_pack_lines(m - i, k, 1, z.a_k, from + i, left + t * OP_STRIP * OP_PAIRS, OP_STRIP);
+                op_pack_rows(m, k, z.a_row, z.a_k, a + r * z.a_row + p * z.a_k, left);
                 for (op_index j = 0; j < n; j += OP_PANEL) {
-                    for (op_index i = 0, t = 0; i < m; i += OP_ROWS(m - i), ++t)
-                        op_tile(m - i, by_row, (k + 1) / 2, left + (by_row ? i * OP_ROW : t * OP_STRIP * OP_PAIRS),
-                                right + j * OP_PAIRS, n - j, addend + (r + i) * d_row + q + j, d_row,
-                                c + (r + i) * z.c_row + q + j, z.c_row, alpha, share);
+                    for (op_index i = 0; i < m; i += OP_ROWS(m - i))
+                        op_tile(m - i, (k + 1) / 2, left + i * OP_ROW, right + j * OP_PAIRS, n - j,
+                                addend + (r + i) * d_row + q + j, d_row, c + (r + i) * z.c_row + q + j, z.c_row, alpha,
+                                share);
                 }
             }
         }
     }
+}
+
+/* Products and their parts: some products of a batch, or some rows or columns of one. */
+typedef struct {
+    op_sizes z;
+    op_batch y;
+    const float *a, *b, *d;
+    float *c;
+    float alpha, beta;
+    op_index group, pieces, rows, columns;
+} op_pairs_work;
+
+static void op_part_of_pairs(const void *work, const op_index part, char *scratch) {
+    const op_pairs_work *const w = (const op_pairs_work *)work;
+    const op_index first = part / w->pieces * w->group, last = OP_LEAST(first + w->group, w->y.count);
+    const op_index i = part % w->pieces * w->rows, j = part % w->pieces * w->columns;
+    op_sizes z = w->z;
+    if (w->rows) z.m = OP_LEAST(w->rows, z.m - i);
+    if (w->columns) z.n = OP_LEAST(w->columns, z.n - j);
+    for (op_index x = first; x < last; ++x) {
+        op_whole_of_pairs(z, w->a + x * w->y.a + i * z.a_row, w->b + x * w->y.b + j * z.b_column,
+                          w->d + x * w->y.d + i * z.d_row + j * z.d_column, w->c + x * w->y.c + i * z.c_row + j,
+                          (uint32_t *)(void *)scratch, w->alpha, w->beta);
+    }
+}
+
+OP_KERNEL void op_bfloat16(const op_sizes z, const op_batch y, const float *a, const float *b, const float *d, float *c,
+                           uint32_t *scratch, const float alpha, const float beta) {
+    op_pairs_work work = {z, y, a, b, beta != 0 ? d : c, c, alpha, beta, y.count, 1, 0, 0};
+    const double size = (double)z.m * (double)z.n * (double)z.k * (double)y.count;
+    const op_index most = (op_index)OP_LEAST(size / OP_PAIRS_PART, 2.0 * (double)y.threads);
+    op_index parts = 1;
+    if (y.threads > 1 && most > 1) {
+        work.group = OP_QUOTIENT_UP(y.count, most);
+        parts = OP_QUOTIENT_UP(y.count, work.group);
+        if (y.count < most) {
+            const op_index pieces = OP_QUOTIENT_UP(most, y.count);
+            if (z.m >= z.n) work.rows = OP_QUOTIENT_UP(z.m, pieces * OP_TALL) * OP_TALL;
+            else work.columns = OP_QUOTIENT_UP(z.n, pieces * OP_PANEL) * OP_PANEL;
+            work.pieces = work.rows ? OP_QUOTIENT_UP(z.m, work.rows) : OP_QUOTIENT_UP(z.n, work.columns);
+            parts = y.count * work.pieces;
+        }
+    }
+    op_share(op_part_of_pairs, &work, parts, y.threads, (char *)scratch, OP_PAIRS_SCRATCH * sizeof(uint32_t));
 }

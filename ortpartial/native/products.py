@@ -5,7 +5,14 @@ from math import isinf, isnan
 
 import numpy as np
 
-__all__ = ["ProductShape", "scratch_elements", "write_product"]
+__all__ = ["ProductShape", "is_large", "scratch_elements", "write_large_call", "write_product"]
+
+#: Multiplications from which on a product is left to a kernel with sizes at run time; within a file that is complete in
+#: itself, whose compilation the text of the kernel prolongs by a second, they have to be more.
+_LARGE, _LARGE_INSIDE = 2**14, 2**22
+
+#: Rows and columns that such a product has at least.
+_LEAST_ROWS, _LEAST_COLUMNS = 4, 8
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,30 @@ class ProductShape:
     beta: float = 1.0
 
 
-def scratch_elements(shape: ProductShape) -> int:
-    """Return how many elements of memory a product needs: for panels of operands and a transposed result."""
+def is_large(shape: ProductShape, is_linked: bool) -> bool:
+    """Return whether a kernel with sizes at run time computes a product.
+
+    Parameters
+    ----------
+    shape : ProductShape
+        The product.
+    is_linked : bool
+        Whether the kernel is in a library of its own.
+    """
+    if shape.dtype == "bfloat16":  # Nothing else computes it.
+        return True
+    work = shape.m * shape.n * shape.k
+    return (shape.m >= _LEAST_ROWS and shape.n >= _LEAST_COLUMNS
+            and work >= (_LARGE if is_linked else _LARGE_INSIDE))
+
+
+def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
+    """Return how many elements of memory a product needs: for panels of its operands and a transposed result."""
+    if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH, for fewer columns
+        return 126 * (256 + 16) + 256 * 32 * -(-min(shape.n, 512) // 32)
+    if is_large:  # OP_LARGE_SCRATCH, with the most rows and lanes
+        return 256 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 2 * 16
     m, n = shape.m, shape.n
-    if shape.dtype == "bfloat16":  # the blocks of bfloat16.c
-        return 11 * 16 * 256 + -(-min(n, 512) // 32) * 32 * 256
     panel, transposed = min(shape.k, 128) * min(max(m, n) + 15, 256), m * n if n < 16 else 0
     return panel + transposed
 
@@ -60,17 +86,38 @@ def write_product(shape: ProductShape, name: str) -> str:
     the dtype. The result c may be d, not a or b; d is not read where there is no addend, and scratch, of
     `scratch_elements`, may hold anything.
     """
-    t, packed = ("float", "uint32_t") if shape.dtype == "bfloat16" else (shape.dtype, shape.dtype)
-    parameters = f"const {t} *restrict a, const {t} *restrict b, const {t} *d, {t} *c, {packed} *restrict scratch"
+    t = shape.dtype
+    parameters = f"const {t} *restrict a, const {t} *restrict b, const {t} *d, {t} *c, {t} *restrict scratch"
     if shape.m == 0 or shape.n == 0:
         body = "    (void)a, (void)b, (void)d, (void)c, (void)scratch;\n"
     else:
         sizes, operands = _normalized(shape)
         alpha, beta = (_literal(x, t) for x in (shape.alpha, 0.0 if shape.addend is None else shape.beta))
-        function = "op_bfloat16_product" if packed != t else _choose_function(t, *sizes[:7])
         body = (f"    const op_sizes z = {{{', '.join(map(str, sizes))}}};\n"
-                f"    {function}(z, {operands}, d, c, scratch, {alpha}, {beta});\n")
+                f"    {_choose_function(t, *sizes[:7])}(z, {operands}, d, c, scratch, {alpha}, {beta});\n")
     return f"OP_PRODUCT void {name}({parameters}) {{\n{body}}}\n"
+
+
+def write_large_call(shape: ProductShape, batch: tuple[int, ...], operands: str) -> tuple[str, list[str]]:
+    """Return the name of the kernel of large products, and the lines that call it.
+
+    Parameters
+    ----------
+    shape : ProductShape
+        The product.
+    batch : tuple of int
+        How many products there are, and the distances of the matrices A, B, D and C of two of them.
+    operands : str
+        The addresses of the first A, B, D and C, and of scratch memory.
+    """
+    t, name = shape.dtype, f"op_large_{shape.dtype[0]}"
+    if t == "bfloat16":
+        t, name = "float", "op_bfloat16"
+    alpha, beta = (_literal(x, t) for x in (shape.alpha, 0.0 if shape.addend is None else shape.beta))
+    sizes = (shape.m, shape.n, shape.k, *shape.a, *shape.b, shape.c, *(shape.addend or (0, 0)))
+    return name, [f"const op_sizes z = {{{', '.join(map(str, sizes))}}};",
+                  f"const op_batch y = {{{', '.join(map(str, batch))}, OP_THREADS}};",
+                  f"{name}(z, y, {operands}, {alpha}, {beta});"]
 
 
 def _normalized(shape: ProductShape) -> tuple[tuple[int, ...], str]:

@@ -12,6 +12,7 @@ from ortpartial.execution import (
     StepRunner,
     needs_one_copy,
     register_engine,
+    require_bfloat16,
     select_for_device,
     select_for_fit,
 )
@@ -68,6 +69,8 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
         raise SettingError(f"{precision} trains with engine='step' or 'epoch', not 'native'.")
     if name == "native":
         select_for_device(name, spec.device)
+    if name == "auto" and spec.precision is not None and spec.precision.rounds:
+        require_bfloat16()
     settings = ["train_mode=True"] * spec.train_mode + ([precision] if precision else [])
     if settings and (distributed or name == "agent"):
         other = "distributed=True" if distributed else "engine='agent'"

@@ -192,9 +192,18 @@ def test_trained_models_are_float32():
     assert o.get_params()["precision"] is None
 
 
-def test_bfloat16_needs_a_device():
-    with pytest.raises(ModelError, match=r"has no kernel for \w+ .* with inputs of bfloat16; use another dtype"):
-        optimizer(precision="bfloat16").fit(X, Y)
+@pytest.mark.parametrize("model", [mlp, net], ids=lambda f: f.__name__)
+def test_bfloat16_on_a_processor_rounds_operands(model):
+    """All engines compute the same numbers, and float32 but for the rounding: operands have 8 bits, sums 24."""
+    x, y = images(30) if model is net else (X, Y)
+    low, again, native, high = (
+        optimizer(model(), engine, precision=p, loss_scale=None, train_mode=model is net).fit(x, y)
+        for engine, p in (("step", "bfloat16"), ("epoch", "bfloat16"), ("native", "bfloat16"), ("step", None)))
+    assert everything(low) == everything(again)
+    assert_close(native.trained_coef_, low.trained_coef_, 1e-5)
+    assert_close(low.trained_coef_, high.trained_coef_, 5e-3)
+    assert any((a != b).any() for a, b in zip(low.get_state(), high.get_state(), strict=True))
+    assert all(a.dtype == np.float32 for a in low.get_state() + low.get_state("optimizer")[:-1])
 
 
 @pytest.mark.cuda
