@@ -253,5 +253,5 @@ def require_bfloat16() -> None:
     reason = ("there is no C compiler that works" if find_compiler() is None else
               "" if multiplies_bfloat16() else "the processor has no AVX512-BF16")
     if reason:
-        raise SettingError(f"precision='bfloat16' would only be slower than float32 here, as {reason}. Leave it out, or "
-                           f"ask for engine='epoch' or 'step', which compute the same numbers by products in float32.")
+        raise SettingError(f"precision='bfloat16' would only be slower than float32 here, as {reason}; leave it out, or"
+                           f" ask for engine='epoch' or 'step', which compute the same numbers by products in float32.")

@@ -191,7 +191,7 @@ class Translator:
         if isinstance(e, Load):
             content = e.array.content
             return self.rounded.get(e.array, False) if content is None else _are_rounded(content)
-        return _are_rounded(np.asarray(e.value)) if isinstance(e, Literal) else is_rounding(e)
+        return _are_rounded(np.asarray(e.value, e.dtype)) if isinstance(e, Literal) else is_rounding(e)
 
     def allocate(self, dtype: DTypeLike, shape: Sequence[int], v: Value | None = None) -> Load:
         """A new array; or the array of an output where v is an output."""
@@ -270,7 +270,10 @@ def is_rounding(e: Expression) -> bool:
 
 
 def _are_rounded(numbers: np.ndarray) -> bool:
-    return bool((numbers.astype(BFLOAT16).astype(numbers.dtype) == numbers).all())
+    if numbers.dtype != np.float32:
+        return False
+    with np.errstate(all="ignore"):  # Casts of NaN and of numbers beyond the range warn.
+        return bool((numbers.astype(BFLOAT16).astype(np.float32) == numbers).all())
 
 
 def sizes(v: Value | None) -> tuple[int, ...]:
