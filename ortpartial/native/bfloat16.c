@@ -3,9 +3,10 @@
 
    Processors with AVX512-BF16 add two products up in each lane of an instruction; others compute with floats. */
 
-/* Most pairs, rows and columns of a block; most rows of a tile; columns of a panel of B. */
+/* Most pairs, rows of A and columns of B of a block, of which B stays in the second level of the cache; most rows of a
+   tile; columns of a panel of B. */
 #define OP_PAIRS 256
-#define OP_HIGH 126
+#define OP_HIGH 2058
 #define OP_BROAD 512
 #define OP_TALL 14
 #define OP_PANEL 32
@@ -14,7 +15,8 @@
 /* Pairs from a packed row to the next, which is on other lines of the cache. */
 #define OP_ROW (OP_PAIRS + 16)
 /* Pairs of memory for a block of each operand. */
-#define OP_PAIRS_SCRATCH (OP_HIGH * OP_ROW + OP_BROAD * OP_PAIRS)
+#define OP_PAIRS_SCRATCH(m, n) \
+    (OP_LEAST(m, OP_HIGH) * OP_ROW + OP_QUOTIENT_UP(OP_LEAST(n, OP_BROAD), OP_PANEL) * OP_PANEL * OP_PAIRS)
 /* Multiplications of a part: a thread takes some twenty microseconds for them. */
 #define OP_PAIRS_PART 2000000
 
@@ -217,7 +219,7 @@ OP_CALLED void op_tile(const op_index left, const op_index pairs, const uint32_t
 
 static void op_whole_of_pairs(const op_sizes z, const float *a, const float *b, const float *d, float *c,
                               uint32_t *scratch, const float alpha, const float beta) {
-    uint32_t *const left = scratch, *const right = left + OP_HIGH * OP_ROW;
+    uint32_t *const left = scratch, *const right = left + OP_LEAST(z.m, OP_HIGH) * OP_ROW;
     const int is_copied = beta != 0 && z.d_column != 1;
     for (op_index i = 0; is_copied && i < z.m; ++i) {
         for (op_index j = 0; j < z.n; ++j) c[i * z.c_row + j] = d[i * z.d_row + j * z.d_column];
@@ -225,14 +227,14 @@ static void op_whole_of_pairs(const op_sizes z, const float *a, const float *b, 
     for (op_index p = 0; p < z.k; p += 2 * OP_PAIRS) {
         const op_index k = OP_LEAST(z.k - p, 2 * OP_PAIRS), d_row = p || is_copied ? z.c_row : z.d_row;
         const float *const addend = p || is_copied ? c : d, share = p ? 1 : beta;
-        for (op_index q = 0; q < z.n; q += OP_BROAD) {
-            const op_index n = OP_LEAST(z.n - q, OP_BROAD);
-            for (op_index j = 0; j < n; j += 16)
-                op_pack_lines(n - j, k, z.b_column, z.b_k, b + p * z.b_k + (q + j) * z.b_column,
-                              right + j / OP_PANEL * OP_PANEL * OP_PAIRS + j % OP_PANEL, OP_PANEL);
-            for (op_index r = 0; r < z.m; r += OP_HIGH) {
-                const op_index m = OP_LEAST(z.m - r, OP_HIGH);
-                op_pack_rows(m, k, z.a_row, z.a_k, a + r * z.a_row + p * z.a_k, left);
+        for (op_index r = 0; r < z.m; r += OP_HIGH) {
+            const op_index m = OP_LEAST(z.m - r, OP_HIGH);
+            op_pack_rows(m, k, z.a_row, z.a_k, a + r * z.a_row + p * z.a_k, left);
+            for (op_index q = 0; q < z.n; q += OP_BROAD) {
+                const op_index n = OP_LEAST(z.n - q, OP_BROAD);
+                for (op_index j = 0; j < n; j += 16)
+                    op_pack_lines(n - j, k, z.b_column, z.b_k, b + p * z.b_k + (q + j) * z.b_column,
+                                  right + j / OP_PANEL * OP_PANEL * OP_PAIRS + j % OP_PANEL, OP_PANEL);
                 for (op_index j = 0; j < n; j += OP_PANEL) {
                     for (op_index i = 0; i < m; i += OP_ROWS(m - i))
                         op_tile(m - i, (k + 1) / 2, left + i * OP_ROW, right + j * OP_PAIRS, n - j,
@@ -285,5 +287,6 @@ OP_KERNEL void op_bfloat16(const op_sizes z, const op_batch y, const float *a, c
             parts = y.count * work.pieces;
         }
     }
-    op_share(op_part_of_pairs, &work, parts, y.threads, (char *)scratch, OP_PAIRS_SCRATCH * sizeof(uint32_t));
+    op_share(op_part_of_pairs, &work, parts, y.threads, (char *)scratch,
+             (size_t)OP_PAIRS_SCRATCH(z.m, z.n) * sizeof(uint32_t));
 }

@@ -70,8 +70,8 @@ def is_large(shape: ProductShape, is_linked: bool) -> bool:
 
 def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
     """Return how many elements of memory a product needs: for panels of its operands and a transposed result."""
-    if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH, for fewer columns
-        return 126 * (256 + 16) + 256 * 32 * -(-min(shape.n, 512) // 32)
+    if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH
+        return min(shape.m, 2058) * (256 + 16) + -(-min(shape.n, 512) // 32) * 32 * 256
     if is_large:  # OP_LARGE_SCRATCH, with the most rows and lanes
         return 256 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 2 * 16
     m, n = shape.m, shape.n
