@@ -309,6 +309,7 @@ def round_products(values: Sequence[Value], dtype: np.dtype, *, rounded: Mapping
         By value of the expressions, its replacement.
     """
     kind = helper.np_dtype_to_tensor_dtype(dtype)
+    operands: dict[Value, Value] = {}
 
     def is_rounded(x: Value) -> bool:
         while x.node is not None and (x.node.op_type in VIEWS or x.node.op_type == "Transpose"):
@@ -321,7 +322,14 @@ def round_products(values: Sequence[Value], dtype: np.dtype, *, rounded: Mapping
         return node is not None and node.op_type == "Cast" and node.reads[0].dtype == dtype
 
     def round_operand(x: Value) -> Value:
+        if x not in operands:
+            operands[x] = write_rounding(x)
+        return operands[x]
+
+    def write_rounding(x: Value) -> Value:
         """Below a Transpose, which peephole patterns look for at a product."""
+        if x.array is not None:
+            return constant(x.array.astype(dtype).astype(x.dtype), hint=x.hint)
         if x.node is not None and x.node.op_type == "Transpose":
             return op.Transpose(round_operand(x.node.reads[0]), perm=x.node.attribute("perm"))
         return replace_gradient(op.Cast(op.Cast(x, to=kind), to=helper.np_dtype_to_tensor_dtype(x.dtype)), x)
@@ -329,8 +337,8 @@ def round_products(values: Sequence[Value], dtype: np.dtype, *, rounded: Mapping
     def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
         if node.op_type not in PRODUCTS or node.domain or not node.outputs[0].is_float:
             return None
-        operands = len(inputs) if node.op_type == "Einsum" else 2  # the others have a bias
-        new = [x if x is None or i >= operands or is_rounded(x) else round_operand(x) for i, x in enumerate(inputs)]
+        count = len(inputs) if node.op_type == "Einsum" else 2  # the others have a bias
+        new = [x if x is None or i >= count or is_rounded(x) else round_operand(x) for i, x in enumerate(inputs)]
         if new == list(node.inputs):
             return None
         count_case("round", new != list(inputs))

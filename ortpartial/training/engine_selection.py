@@ -74,7 +74,8 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
     settings = ["train_mode=True"] * spec.train_mode + ([precision] if precision else [])
     if settings and (distributed or name == "agent"):
         other = "distributed=True" if distributed else "engine='agent'"
-        raise SettingError(f"{settings[0]} trains with engine='step' or 'epoch', in one process, not {other}.")
+        names = "'native', 'step'" if spec.precision is not None and spec.precision.rounds else "'step'"
+        raise SettingError(f"{settings[0]} trains with engine={names} or 'epoch', in one process, not {other}.")
     unsupported = {
         "in one process, not with distributed=True": distributed,
         f"in the dtype of the model, not with {precision}": precision is not None,
