@@ -22,7 +22,7 @@ from ortpartial.model import expand_body
 __all__ = ["list_loops", "vmap"]
 
 #: Operators that treat each element for itself, inputs being repeated to one shape.
-_ELEMENTWISE = frozenset({
+ELEMENTWISE = frozenset({
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
     "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
     "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
@@ -31,13 +31,20 @@ _ELEMENTWISE = frozenset({
     "StraightThrough", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"})
 
 #: Operators along an axis of their first input, by the attribute ``axis``.
-_ALONG_AXIS = frozenset({"ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "Split", "TopK"})
+ALONG_AXIS = frozenset({"ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "Split", "TopK"})
+
+#: Operators that combine the elements along some axes.
+REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+                        "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"})
+
+#: Operators that normalize the last axes.
+NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
 
 #: Operators that combine or select along an axis, of inputs that all have it.
 _JOINED = frozenset({"Concat", "GatherElements", "ScatterElements"})
 
 #: Operators on images (N, C, ...), each row of which is computed for itself, whatever the other inputs are.
-_BY_ROW = frozenset({"AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool",
+BY_ROW = frozenset({"AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool",
                      "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth"})
 
 Rule = Callable[["_Batch", Node], "Sequence[Value] | None"]
@@ -216,13 +223,13 @@ class _Batch:
         return list(stacked) if isinstance(stacked, tuple) else [stacked]
 
 
-@_rule(*_ELEMENTWISE)
+@_rule(*ELEMENTWISE)
 def _elementwise(b: _Batch, node: Node) -> Sequence[Value] | None:
     rank = node.outputs[0].rank
     return b.apply(node, [None if x is None else b.lift(x, rank) for x in node.inputs])
 
 
-@_rule(*_ALONG_AXIS)
+@_rule(*ALONG_AXIS)
 def _along_axis(b: _Batch, node: Node) -> Sequence[Value] | None:
     x = node.inputs[0]
     if x is None or x.rank == 0 or not b.others_are_shared(node):
@@ -236,8 +243,7 @@ def _joined(b: _Batch, node: Node) -> Sequence[Value] | None:
     return b.apply(node, [b.whole(x) for x in inputs], axis=node.attribute("axis") % inputs[0].rank + 1)
 
 
-@_rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-       "ReduceSum", "ReduceSumSquare")
+@_rule(*REDUCTIONS)
 def _reduce(b: _Batch, node: Node) -> Sequence[Value] | None:
     x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     if x is None or x.rank == 0 or (axes is not None and axes.array is None):
@@ -386,7 +392,7 @@ def _swap_last(x: Value) -> Value:
     return op.Transpose(x, perm=[*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
-@_rule(*_BY_ROW)
+@_rule(*BY_ROW)
 def _by_row(b: _Batch, node: Node) -> Sequence[Value] | None:
     """Rows of all elements of the batch one behind the other."""
     x = node.inputs[0]
@@ -400,7 +406,7 @@ def _by_row(b: _Batch, node: Node) -> Sequence[Value] | None:
     return [op.Reshape(y, op.Concat(rows, op.Shape(y, start=1), axis=0), allowzero=1) for y in outputs]
 
 
-@_rule("LayerNormalization", "RMSNormalization")
+@_rule(*NORMALIZATIONS)
 def _normalize(b: _Batch, node: Node) -> Sequence[Value] | None:
     """A scale that is batched is multiplied in afterwards."""
     x, scale, bias = (*node.inputs, None)[:3]
