@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpartial.annotations import Inputs
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Node, Value, cast, constant, make_node, op, rewrite, shape_of, without_guards, zeros_like
 from ortpartial.model import expand_body
@@ -117,7 +118,7 @@ def push_forward(outputs: Sequence[Value], tangents: Tangents) -> list[Value]:
 
 def _push_through(order: Sequence[Node], outputs: Sequence[Value], tangents: Tangents) -> dict[Value, Value]:
     """The tangents of all values of these nodes, which stand in topological order."""
-    read = defaultdict(dict[Value, None])
+    read: dict[Node, dict[Value, None]] = defaultdict(dict)
     for v in (*outputs, *(x for node in order for x in node.reads)):
         if v.node is not None and v.is_float:
             read[v.node][v] = None
@@ -131,17 +132,17 @@ def _push_through(order: Sequence[Node], outputs: Sequence[Value], tangents: Tan
 
 def _push(node: Node, ys: Sequence[Value], active: Tangents) -> Tangents:
     """Tangents of outputs of a node from those of its inputs."""
-    kind = "" if node.domain or node.is_opaque else node.op_type
+    kind, inputs = "" if node.domain or node.is_opaque else node.op_type, _read(node)
     if kind in _SUMS:
         return _push_sum(node, active)
     if kind == "Concat":
-        return _apply(node, [active.get(x, zeros_like(x)) for x in node.inputs])
-    if kind in _LINEAR and list(active) == [node.inputs[0]]:
-        return _apply(node, [active[node.inputs[0]], *node.inputs[1:]])
+        return _apply(node, [active.get(x, zeros_like(x)) for x in inputs])
+    if kind in _LINEAR and list(active) == [inputs[0]]:
+        return _apply(node, [active[inputs[0]], *inputs[1:]])
     if kind in _SYMMETRIC:
         (d,) = pull(node, list(active.values()), [True])
         return {} if d is None else {node.outputs[0]: d}
-    if kind in _BILINEAR and any(x in active for x in node.inputs[:2]):
+    if kind in _BILINEAR and any(x in active for x in inputs[:2]):
         return _push_bilinear(node, active)
     if kind == "Einsum":
         return _push_einsum(node, active)
@@ -150,6 +151,11 @@ def _push(node: Node, ys: Sequence[Value], active: Tangents) -> Tangents:
         pushed = _push_through(nodes_between(inside, set(active), set(node.reads)), inside, active)
         return {y: pushed[v] for y, v in zip(node.outputs, inside, strict=False) if v in pushed}
     return _transpose(node, ys, active)
+
+
+def _read(node: Node) -> Inputs:
+    """The inputs of a node, for formulas that know which of them may be missing."""
+    return node.inputs
 
 
 def _apply(node: Node, inputs: Sequence[Value | None]) -> Tangents:
@@ -161,7 +167,7 @@ def _apply(node: Node, inputs: Sequence[Value | None]) -> Tangents:
 def _push_sum(node: Node, active: Tangents) -> Tangents:
     """The tangents of terms, added up."""
     y, total = node.outputs[0], None
-    for x, sign in zip(node.inputs, _SUMS[node.op_type], strict=True):
+    for x, sign in zip(_read(node), _SUMS[node.op_type], strict=True):
         if x in active:
             t = active[x] if sign > 0 or total is not None else -active[x]
             total = t if total is None else total + t if sign > 0 else total - t
@@ -171,7 +177,7 @@ def _push_sum(node: Node, active: Tangents) -> Tangents:
 
 def _push_bilinear(node: Node, active: Tangents) -> Tangents:
     """The product rule: each factor in turn has its tangent in its place."""
-    y, (a, b, *rest) = node.outputs[0], node.inputs
+    y, (a, b, *rest) = node.outputs[0], _read(node)
     added = active.get(rest[0]) if rest and rest[0] is not None else None
     total = None
     for factors in ([active[a], b] if a in active else None, [a, active[b]] if b in active else None):
@@ -184,10 +190,10 @@ def _push_bilinear(node: Node, active: Tangents) -> Tangents:
 
 def _push_einsum(node: Node, active: Tangents) -> Tangents:
     """The product rule for any number of factors; a guard sees sums over nothing."""
-    total, y = None, node.outputs[0]
-    for i, x in enumerate(node.inputs):
+    total, y, inputs = None, node.outputs[0], _read(node)
+    for i, x in enumerate(inputs):
         if x in active:
-            factors = [*node.inputs[:i], active[x], *node.inputs[i + 1 :]]
+            factors = [*inputs[:i], active[x], *inputs[i + 1 :]]
             t = op.Einsum(*factors, equation=node.attribute("equation")).stated(y.shape)
             total = t if total is None else total + t
     assert total is not None

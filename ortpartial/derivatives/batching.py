@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpartial.annotations import Attributes
+from ortpartial.annotations import Attributes, Inputs
 from ortpartial.autodiff import expand_composition, has_rule, parse_equation
 from ortpartial.exceptions import GraphError
 from ortpartial.graph import Node, Value, constant, make_node, op, rewrite, scan, shape_of, topological
@@ -24,8 +24,8 @@ __all__ = ["list_loops", "vmap"]
 #: Operators that treat each element for itself, inputs being repeated to one shape.
 ELEMENTWISE = frozenset({
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
-    "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
-    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
+    "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor",
+    "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
     "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu",
     "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "StopGradient",
     "StraightThrough", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"})
@@ -47,7 +47,7 @@ _JOINED = frozenset({"Concat", "GatherElements", "ScatterElements"})
 BY_ROW = frozenset({"AveragePool", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool",
                      "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth"})
 
-Rule = Callable[["_Batch", Node], "Sequence[Value] | None"]
+Rule = Callable[["_Batch", Node, Inputs], "Sequence[Value] | None"]
 RULES: dict[str, Rule] = {}
 
 
@@ -151,7 +151,7 @@ class _Batch:
             self.common[node.outputs[0]] = self._read_sizes(node)
             return
         rule = None if node.domain else RULES.get(node.op_type)
-        outputs = rule(self, node) if rule else None
+        outputs = rule(self, node, node.inputs) if rule else None
         if outputs is None and not node.bodies:
             outputs = self._through_body(node)
         if outputs is None:
@@ -163,7 +163,8 @@ class _Batch:
     def _read_sizes(self, node: Node) -> Value:
         """The sizes of a value, or some of them, from its batch."""
         start, end = node.attribute("start"), node.attribute("end")
-        return op.Shape(self.get(node.inputs[0]), start=start + (start >= 0), end=end and end + (end > 0))
+        (x,) = node.reads
+        return op.Shape(self.get(x), start=start + (start >= 0), end=end and end + (end > 0))
 
     def is_batched(self, x: Value | None) -> bool:
         """Whether a value has a batch."""
@@ -183,9 +184,9 @@ class _Batch:
         x = self.common.get(x, x)
         return op.Expand(op.Unsqueeze(x, [0]), op.Concat(self.size, shape_of(x), axis=0))
 
-    def get(self, x: Value | None) -> Value | None:
-        """The batch of a value, or the value."""
-        return x if x is None else self.values.get(x, self.common.get(x, x))
+    def get(self, x: Value) -> Value:
+        """The batch of a value, or the value; None for an input that is left out."""
+        return self.values.get(x, self.common.get(x, x))
 
     def apply(self, node: Node, inputs: Sequence[Value | None], **changed: Any) -> Sequence[Value]:
         """The operator of a node on other inputs, with some attributes changed."""
@@ -224,28 +225,27 @@ class _Batch:
 
 
 @_rule(*ELEMENTWISE)
-def _elementwise(b: _Batch, node: Node) -> Sequence[Value] | None:
+def _elementwise(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     rank = node.outputs[0].rank
-    return b.apply(node, [None if x is None else b.lift(x, rank) for x in node.inputs])
+    return b.apply(node, [None if x is None else b.lift(x, rank) for x in inputs])
 
 
 @_rule(*ALONG_AXIS)
-def _along_axis(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x = node.inputs[0]
+def _along_axis(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x = inputs[0]
     if x is None or x.rank == 0 or not b.others_are_shared(node):
         return None
-    return b.apply(node, [b.get(v) for v in node.inputs], axis=node.attribute("axis") % x.rank + 1)
+    return b.apply(node, [b.get(v) for v in inputs], axis=node.attribute("axis") % x.rank + 1)
 
 
 @_rule(*_JOINED)
-def _joined(b: _Batch, node: Node) -> Sequence[Value] | None:
-    inputs = [x for x in node.inputs if x is not None]
+def _joined(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     return b.apply(node, [b.whole(x) for x in inputs], axis=node.attribute("axis") % inputs[0].rank + 1)
 
 
 @_rule(*REDUCTIONS)
-def _reduce(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+def _reduce(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, axes = inputs[0], inputs[1] if len(inputs) > 1 else None
     if x is None or x.rank == 0 or (axes is not None and axes.array is None):
         return None
     chosen = [] if axes is None or axes.array is None else [int(a) % x.rank for a in axes.array]
@@ -257,8 +257,8 @@ def _reduce(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Squeeze", "Unsqueeze")
-def _squeeze(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+def _squeeze(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, axes = inputs[0], inputs[1] if len(inputs) > 1 else None
     if axes is None or axes.array is None:
         return None
     rank = (x if node.op_type == "Squeeze" else node.outputs[0]).rank
@@ -266,8 +266,8 @@ def _squeeze(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Slice")
-def _slice(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, start, end, axes, steps = (*node.inputs, None, None)[:5]
+def _slice(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, start, end, axes, steps = (*inputs, None, None)[:5]
     if not b.others_are_shared(node) or (axes is not None and axes.array is None):
         return None
     if axes is None and (start.shape is None or not isinstance(start.shape[0], int)):
@@ -277,8 +277,8 @@ def _slice(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Pad")
-def _pad(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, pads, filling, axes = (*node.inputs, None, None)[:4]
+def _pad(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, pads, filling, axes = (*inputs, None, None)[:4]
     if not b.others_are_shared(node) or (axes is not None and axes.array is None):
         return None
     chosen = range(x.rank) if axes is None else [int(a) % x.rank for a in axes.array]
@@ -286,27 +286,26 @@ def _pad(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Transpose")
-def _transpose(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x = node.inputs[0]
+def _transpose(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x = inputs[0]
     perm = node.attribute("perm") or list(range(x.rank))[::-1]
     return b.apply(node, [b.get(x)], perm=[0, *(p + 1 for p in perm)])
 
 
 @_rule("Reshape")
-def _reshape(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, shape = node.inputs
+def _reshape(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, shape = inputs
     if not b.is_batched(x) or b.is_batched(shape):
         return None
-    shape = b.common.get(shape, shape)
-    first = b.size if node.attribute("allowzero") else constant([0])
-    if shape.array is not None and first.array is not None:
-        return b.apply(node, [b.get(x), constant([*first.array.tolist(), *shape.array.tolist()])])
-    return b.apply(node, [b.get(x), op.Concat(first, shape, axis=0)])
+    first, shape = b.size if node.attribute("allowzero") else constant([0]), b.get(shape)
+    sizes = [v.array for v in (first, shape) if v.array is not None]
+    whole = constant(np.concatenate(sizes)) if len(sizes) == 2 else op.Concat(first, shape, axis=0)
+    return b.apply(node, [b.get(x), whole])
 
 
 @_rule("Flatten")
-def _flatten(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, y = node.inputs[0], node.outputs[0]
+def _flatten(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, y = inputs[0], node.outputs[0]
     if y.is_static:
         return [op.Reshape(b.get(x), op.Concat(b.size, shape_of(y), axis=0), allowzero=1)]
     axis = 1 + node.attribute("axis") % (x.rank + 1)
@@ -315,8 +314,8 @@ def _flatten(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Expand")
-def _expand(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, shape = node.inputs
+def _expand(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, shape = inputs
     if b.is_batched(shape) or shape.shape is None or not isinstance(shape.shape[0], int):
         return None
     rank = node.outputs[0].rank
@@ -325,27 +324,27 @@ def _expand(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Tile")
-def _tile(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, repeats = node.inputs
+def _tile(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, repeats = inputs
     return None if b.is_batched(repeats) else [op.Tile(b.get(x), op.Concat(constant([1]), b.get(repeats), axis=0))]
 
 
 @_rule("Trilu")
-def _keep(b: _Batch, node: Node) -> Sequence[Value] | None:
-    return b.apply(node, [b.get(x) for x in node.inputs]) if b.others_are_shared(node) else None
+def _keep(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    return b.apply(node, [b.get(x) for x in inputs]) if b.others_are_shared(node) else None
 
 
 @_rule("CumSum", "CumProd")
-def _accumulate(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, axis = node.inputs
+def _accumulate(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, axis = inputs
     if axis.array is None:
         return None
     return b.apply(node, [b.get(x), constant(np.asarray(int(axis.array.item()) % x.rank + 1, axis.dtype))])
 
 
 @_rule("Gather")
-def _gather(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, at = node.inputs
+def _gather(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, at = inputs
     axis = node.attribute("axis") % x.rank
     if not b.is_batched(at):
         return b.apply(node, [b.get(x), at], axis=axis + 1)
@@ -356,13 +355,13 @@ def _gather(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("GatherND")
-def _gather_nd(b: _Batch, node: Node) -> Sequence[Value] | None:
-    return b.apply(node, [b.whole(x) for x in node.inputs], batch_dims=node.attribute("batch_dims") + 1)
+def _gather_nd(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    return b.apply(node, [b.whole(x) for x in inputs], batch_dims=node.attribute("batch_dims") + 1)
 
 
 @_rule("MatMul")
-def _multiply(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, y = node.inputs
+def _multiply(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, y = inputs
     ranks = x.rank, y.rank
     rank = max(*ranks, 2)
     left, right = b.get(x), b.get(y)
@@ -377,8 +376,8 @@ def _multiply(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Gemm")
-def _multiply_and_add(b: _Batch, node: Node) -> Sequence[Value] | None:
-    x, y, c = (*node.inputs, None)[:3]
+def _multiply_and_add(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    x, y, c = (*inputs, None)[:3]
     turned = [_swap_last(b.get(v)) if node.attribute(name) else b.get(v) for v, name in ((x, "transA"), (y, "transB"))]
     z, (alpha, beta) = op.MatMul(*turned), (node.attribute("alpha"), node.attribute("beta"))
     z = z if alpha == 1 else alpha * z
@@ -393,26 +392,26 @@ def _swap_last(x: Value) -> Value:
 
 
 @_rule(*BY_ROW)
-def _by_row(b: _Batch, node: Node) -> Sequence[Value] | None:
+def _by_row(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     """Rows of all elements of the batch one behind the other."""
-    x = node.inputs[0]
+    x = inputs[0]
     if not b.others_are_shared(node):
         return None
     whole, sizes = b.get(x), x.shape[1:]
     rest = constant(list(sizes)) if all(isinstance(n, int) for n in sizes) else op.Shape(whole, start=2)
     flat = op.Reshape(whole, op.Concat(constant([-1]), rest, axis=0)).stated([None, *sizes])
-    outputs = b.apply(node, [flat, *node.inputs[1:]])
+    outputs = b.apply(node, [flat, *inputs[1:]])
     rows = op.Shape(whole, end=2)
     return [op.Reshape(y, op.Concat(rows, op.Shape(y, start=1), axis=0), allowzero=1) for y in outputs]
 
 
 @_rule(*NORMALIZATIONS)
-def _normalize(b: _Batch, node: Node) -> Sequence[Value] | None:
+def _normalize(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     """A scale that is batched is multiplied in afterwards."""
-    x, scale, bias = (*node.inputs, None)[:3]
+    x, scale, bias = (*inputs, None)[:3]
     axis = node.attribute("axis") % x.rank - x.rank
     if b.others_are_shared(node):
-        return b.apply(node, [b.get(v) for v in node.inputs], axis=axis)
+        return b.apply(node, [b.get(v) for v in inputs], axis=axis)
     ones = op.Expand(constant(np.ones((), scale.dtype)), op.Shape(b.whole(x), start=axis))
     y, *rest = b.apply(node, [b.whole(x), ones], axis=axis)
     y = y * b.lift(scale, x.rank)
@@ -420,8 +419,8 @@ def _normalize(b: _Batch, node: Node) -> Sequence[Value] | None:
 
 
 @_rule("Einsum")
-def _einsum(b: _Batch, node: Node) -> Sequence[Value] | None:
-    terms, result = parse_equation(node.attribute("equation"), [x.rank for x in node.inputs])
+def _einsum(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    terms, result = parse_equation(node.attribute("equation"), [x.rank for x in inputs])
     letter = next(a for a in ascii_letters if a not in "".join((*terms, result)))
-    named = [letter * b.is_batched(x) + t for x, t in zip(node.inputs, terms, strict=True)]
-    return [op.Einsum(*(b.get(x) for x in node.inputs), equation=f"{','.join(named)}->{letter}{result}")]
+    named = [letter * b.is_batched(x) + t for x, t in zip(inputs, terms, strict=True)]
+    return [op.Einsum(*(b.get(x) for x in inputs), equation=f"{','.join(named)}->{letter}{result}")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 import numpy as np
 from onnx import ModelProto
@@ -30,8 +31,8 @@ def jvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Seque
     """Directional derivatives of an ONNX model as an ONNX model: ``Σ ∂output/∂name · <tangent>``, by forward mode.
 
     Its inputs are the inputs of the model, then the initializers of `wrt`, then the tangent ``<name>_tangent`` of every
-    name of `wrt` (``<name>_tangent_in`` where it is an output as well). Its outputs are ``<output>_tangent``, each of the
-    shape of the output. It takes some two times as long as the model, however many weights there are.
+    name of `wrt` (``<name>_tangent_in`` where it is an output as well). Its outputs are ``<output>_tangent``, each of
+    the shape of the output. It takes some two times as long as the model, however many weights there are.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def hessian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: S
                     separator)
     if per_row:
         task.check_rows()
-    results = {}
+    results: dict[str, Value] = {}
     for n, y in zip(task.outputs, task.ys, strict=True):
         first = {a: differentiate(y, x, "reverse", per_row=per_row) for a, x in zip(task.wrt, task.xs, strict=True)}
         _warn_of_zero(list(first.values()), task.xs)
@@ -328,12 +329,11 @@ def vmap_model(model: ModelLike, axes: Mapping[str, int | None] | None = None, o
 
 def differentiate(y: Value, x: Value, mode: str, *, per_row: bool) -> Value:
     """∂y/∂x, of the sizes of y, then of x; by row, of N, the sizes of a row of y, then of a row of x."""
-    inner_y, inner_x = (v.shape[per_row:] if v.shape is not None else None for v in (y, x))
-    counts = [None if s is None or not all(isinstance(n, int) for n in s) else int(np.prod(s, dtype=int))
-              for s in (inner_y, inner_x)]
+    inner_y, inner_x = ((v.shape or ())[per_row:] for v in (y, x))
+    rows, columns = _count(y, per_row), _count(x, per_row)
     if mode == "auto":
-        mode = "forward" if None not in counts and counts[1] < counts[0] else "reverse"
-    source, count = (y, counts[0]) if mode == "reverse" else (x, counts[1])
+        mode = "forward" if rows is not None and columns is not None and columns < rows else "reverse"
+    source, count = (y, rows) if mode == "reverse" else (x, columns)
     seed = Value(source.type, hint="seed")
     result = grad([y], [x], [seed])[0] if mode == "reverse" else jvp([y], [x], [seed])[0]
     basis = _list_unit_vectors(source, count, per_row=per_row)
@@ -344,16 +344,22 @@ def differentiate(y: Value, x: Value, mode: str, *, per_row: bool) -> Value:
     else:
         order = list(range(rank + 1)) if mode == "reverse" else [*range(1, rank + 1), 0]
     ordered = stacked if order == sorted(order) else op.Transpose(stacked, perm=order)
-    rows = [op.Shape(y, end=1)] if per_row else []
-    sizes = [_sizes(v, int(per_row)) for v in (y, x)]
-    shape = (*(y.shape or ())[: int(per_row)], *(inner_y or ()), *(inner_x or ()))
-    return op.Reshape(ordered, op.Concat(*rows, *sizes, axis=0), allowzero=1).stated(shape)
+    sizes = [*([op.Shape(y, end=1)] if per_row else []), _sizes(y, per_row), _sizes(x, per_row)]
+    shape = (*(y.shape or ())[:per_row], *inner_y, *inner_x)
+    return op.Reshape(ordered, op.Concat(*sizes, axis=0), allowzero=1).stated(shape)
+
+
+def _count(v: Value, start: int) -> int | None:
+    """How many elements a value has, or a row of it; None where that is not known."""
+    sizes = [n for n in (v.shape or (None,))[start:] if isinstance(n, int)]
+    return prod(sizes) if v.shape is not None and len(sizes) == len(v.shape) - start else None
 
 
 def _sizes(v: Value, start: int) -> Value:
     """The sizes of a value from an axis on."""
-    sizes = v.shape[start:]
-    return constant(np.array(sizes, np.int64)) if all(isinstance(n, int) for n in sizes) else op.Shape(v, start=start)
+    if _count(v, start) is None:
+        return op.Shape(v, start=start)
+    return constant(np.array((v.shape or ())[start:], np.int64))
 
 
 def _list_unit_vectors(v: Value, count: int | None, *, per_row: bool) -> Value:
@@ -362,7 +368,7 @@ def _list_unit_vectors(v: Value, count: int | None, *, per_row: bool) -> Value:
         eye: Value = constant(np.eye(count, dtype=v.dtype))
         total = constant([count])
     else:
-        total = op.ReduceProd(_sizes(v, int(per_row)), keepdims=1)
+        total = op.ReduceProd(_sizes(v, per_row), keepdims=1)
         square = op.Expand(constant(np.zeros((), v.dtype)), op.Concat(total, total, axis=0))
         eye = op.EyeLike(square)
     if not per_row:
@@ -391,7 +397,7 @@ def _with_axis(name: str, x: Value, size: int | str) -> Value:
 
 def _insert_axis(name: str, x: Value, place: int, size: int | str) -> Value:
     """An input with a further axis."""
-    sizes = list(x.shape if x.shape is not None else [None] * x.rank)
+    sizes: list[int | str | None] = [*(x.shape or ())]
     sizes.insert(_check_axis(name, x.rank + 1, place), size)
     return variable(name, x.dtype, sizes)
 

@@ -25,6 +25,6 @@ __all__ = ["BLOCKS", "REWRITES", "DropoutMask", "LossScale", "Precision", "Rewri
            "RunningStatistic", "TrainingModel", "all_finite", "checkpoint_gradient", "choose_train_mode",
            "downgrade_opset", "find_mode_problems", "find_moving_statistics", "find_row_head", "find_statistics",
            "gradient_model", "has_convolutions", "is_selected", "lower_products", "prepare_training", "recompute_cheap",
-           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites", "select_tensors", "to_dtype",
-           "to_inference_mode", "write_convolutions"]
+           "resolve_checkpointing", "resolve_precision", "rewrite_model", "rewrite_step", "select_rewrites",
+           "select_tensors", "to_dtype", "to_inference_mode", "write_convolutions"]
 __all__ += lowering.__all__
