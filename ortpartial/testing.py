@@ -145,10 +145,11 @@ def check_gradient(
 ) -> None:
     """Compare the gradient of an expression with central differences.
 
-    Three comparisons: the gradient in float64 with central differences along random directions; the gradient in float32
-    with the gradient in float64; the gradient of a graph with symbolic sizes with the gradient of the graph with static
-    sizes. For the second order, all three are repeated with the gradient as the expression. float64 runs in onnx's
-    reference evaluator where onnxruntime has no kernel; float32 runs in onnxruntime if the expression itself does.
+    Four comparisons: the gradient in float64 with central differences along random directions; with the tangents of
+    forward mode, ⟨ȳ, J v⟩ = ⟨Jᵀ ȳ, v⟩; the gradient in float32 with the gradient in float64; the gradient of a graph
+    with symbolic sizes with the gradient of the graph with static sizes. For the second order, all but that of forward
+    mode are repeated with the gradient as the expression. float64 runs in onnx's reference evaluator where onnxruntime
+    has no kernel; float32 runs in onnxruntime if the expression itself does.
 
     Parameters
     ----------
