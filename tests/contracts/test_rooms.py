@@ -30,7 +30,7 @@ ORDER = (
     "kits adapters artifacts derivatives",
     "estimator",
     "nn",
-    "cli testing compat",
+    "cli testing compat scipy",
 )
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}
 
