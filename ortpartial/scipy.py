@@ -92,9 +92,8 @@ class Objective:
                  output: str | None, data: Mapping[str, ArrayLike]):
         loaded = load(model)
         if wrt is None:
-            names = [n for n, x in loaded.inputs.items() if n not in data and x.is_float]
-        else:
-            names = [wrt] if isinstance(wrt, str) else check_names("wrt", wrt, ModelError)
+            wrt = [n for n, x in loaded.inputs.items() if n not in data and x.is_float]
+        names = check_names("wrt", [wrt] if isinstance(wrt, str) else wrt, ModelError)
         self._model, self._names, outputs = select_tensors(loaded, names, None if output is None else [output])
         self._output = self._model.outputs[outputs[0]]
         self._xs = [self._model.values[n] for n in self._names]
