@@ -37,8 +37,22 @@ def _declare_product(kind: str) -> LinkedKernel:
                         ("threads", "large_products"))
 
 
+def _declare_convolution(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const int is_transposed, const {kind} *x, const {kind} *w, "
+                        f"const {kind} *bias, {kind} *y, {kind} *scratch, const op_index threads", _CONVOLUTIONS)
+
+
+def _declare_correlation(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const {kind} *x, const {kind} *y, const {kind} *d, {kind} *w, "
+                        f"{kind} *scratch, const op_index threads, const {kind} alpha, const {kind} beta",
+                        _CONVOLUTIONS)
+
+
+_CONVOLUTIONS = ("threads", "large_products", "convolutions")
+
 #: The kernels by name.
-KERNELS = {"op_large_f": _declare_product("float"), "op_large_d": _declare_product("double")}
+KERNELS = {f"op_{name}_{kind[0]}": declare(kind) for kind in ("float", "double") for name, declare in (
+    ("large", _declare_product), ("convolve", _declare_convolution), ("correlate", _declare_correlation))}
 
 #: Before all other text of the library: functions of POSIX beside the standard's, threads, and functions for others.
 _HEAD = "#define _POSIX_C_SOURCE 200809L\n#define OP_POOL\n#define OP_KERNEL\n"
