@@ -71,6 +71,9 @@ _ON_AMD = replace(_ONNXRUNTIME, flop=1.07e-11, far=1.1e-11)
 _COMPILED = _Rates(step=2e-8, node=6e-10, flop=1.05e-11, convolution=4.8e-11, lowered=9e-11, large=9e-12, far=1.4e-11,
                    number=2e-11, row=2.5e-9)
 
+#: The same with products in bfloat16 by AVX512-BF16, which threads share.
+_IN_BFLOAT16 = replace(_COMPILED, flop=6e-12, convolution=3e-11, far=6e-12)
+
 #: Seconds that the compiler takes for a file, and for each product of matrices and each other node in it.
 _FILE, _PRODUCT, _NODE = 0.1, 0.06, 0.0005
 #: Seconds for each number of a constant, which is written out in the file.
@@ -152,7 +155,7 @@ class StepCost:
         return (_FILE + _PRODUCT * self.products + _NODE * (self.length - self.products)
                 + _CONSTANT * self.constants)
 
-    def pays_off(self, steps: int, cores: int = 1) -> bool:
+    def pays_off(self, steps: int, cores: int = 1, in_bfloat16: bool = False) -> bool:
         """Whether so many steps are faster if the step is compiled first, by so much that somebody notices.
 
         Parameters
@@ -161,6 +164,8 @@ class StepCost:
             The number of steps to come.
         cores : int
             The number of cores that onnxruntime would use; compiled steps use one.
+        in_bfloat16 : bool
+            Whether the operands of products are rounded to bfloat16, which onnxruntime does in operators of their own.
 
         Returns
         -------
@@ -172,7 +177,8 @@ class StepCost:
         >>> small.pays_off(1_000), small.pays_off(1_000_000)
         (False, True)
         """
-        return steps * (self.take_on(cores) - self.seconds_compiled) > _LEAST + _MARGIN * self.seconds_compiling
+        compiled = self._take(_IN_BFLOAT16) / (1 + _GAIN * (cores - 1)) if in_bfloat16 else self.seconds_compiled
+        return steps * (self.take_on(cores) - compiled) > _LEAST + _MARGIN * self.seconds_compiling
 
     def _take(self, rates: _Rates) -> float:
         near = self.flops - self.convolutions - self.lowered - self.large - self.far
