@@ -4,6 +4,16 @@ from importlib import import_module as _import_module
 from pkgutil import iter_modules as _iter_modules
 
 from .batches import count_batches, is_batches
+from .checkpoint import (
+    add_checkpoint,
+    encode,
+    find_checkpoint,
+    list_checkpoints,
+    parse_state,
+    read_checkpoint,
+    write_checkpoint,
+)
+from .checkpoint_form import check_form, rebuild_generator
 from .door import Batch, Door
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
@@ -27,7 +37,7 @@ from .hooks import has_hooks
 from .idle import IdleRunner
 from .inplace_engine import InplaceEngine
 from .interruption import interruptible
-from .loop import Loop
+from .loop import HISTORY, Loop
 from .mean import WeightedMean
 from .names import StepNames
 from .native_engine import NativeEngine, write_step
@@ -61,14 +71,16 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
     if _module.name.endswith("_engine"):
         _import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EngineNames", "EpochEngine", "Exchange",
-           "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner",
+__all__ = ["HISTORY", "MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EngineNames", "EpochEngine",
+           "Exchange", "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner",
            "InplaceEngine", "Loop", "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress",
            "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames",
            "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean",
-           "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs", "describe_infinity",
-           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "fits",
-           "get_states", "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic",
-           "needs_one_copy", "prefetch", "read_numbers", "refuse_batches", "refuse_foreign", "register_engine",
-           "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length", "select_for_memory",
-           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]
+           "add_checkpoint", "bind", "check_form", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
+           "describe_infinity", "describe_settings", "describe_versions", "directions", "encode", "epoch_graph",
+           "find_checkpoint", "find_overrides", "fits", "get_states", "has_hooks", "interruptible", "is_batches",
+           "is_interactive", "is_prefetching", "is_symbolic", "list_checkpoints", "needs_one_copy", "parse_state",
+           "prefetch", "read_checkpoint", "read_numbers", "rebuild_generator", "refuse_batches", "refuse_foreign",
+           "register_engine", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
+           "select_for_memory", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
+           "write_checkpoint", "write_step"]

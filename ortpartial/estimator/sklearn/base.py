@@ -24,7 +24,7 @@ from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, DataL
 from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.execution import TrainingView, refuse_batches, refuse_foreign, wrap_sparse
+from ortpartial.execution import TrainingView, find_checkpoint, refuse_batches, refuse_foreign, wrap_sparse
 from ortpartial.learning import (
     ESTIMATOR_HABITS,
     AnsweredAttributes,
@@ -47,7 +47,6 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load
 from ortpartial.runtime import DeviceName
 
-from ..checkpoint import find_checkpoint
 from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import check_names, list_fields, replace_nested
