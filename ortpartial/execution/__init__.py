@@ -58,7 +58,7 @@ from .selection import (
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .sparse_rows import SparseRows, wrap_sparse
-from .step import Arrays, Shapes, Step, StepSource, fits
+from .step import Arrays, Exchanging, Shapes, Step, StepSource, fits
 from .step_door import Means, StepDoor, describe_infinity, read_numbers
 from .step_engine import StepEngine
 from .stepper import EngineNames, Stepper
@@ -72,9 +72,9 @@ for _module in _iter_modules(__path__):  # An engine registers its name.
         _import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["HISTORY", "MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EngineNames", "EpochEngine",
-           "Exchange", "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner",
-           "InplaceEngine", "Loop", "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress",
-           "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames",
+           "Exchange", "Exchanging", "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows",
+           "IdleRunner", "InplaceEngine", "Loop", "Means", "NativeEngine", "Overrides", "Program", "ProgramKey",
+           "Progress", "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames",
            "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean",
            "add_checkpoint", "bind", "check_form", "choose_part", "count_batches", "describe_arrays", "describe_graphs",
            "describe_infinity", "describe_settings", "describe_versions", "directions", "encode", "epoch_graph",
