@@ -332,7 +332,8 @@ class BaseOnnxEstimator(AnsweredAttributes, NamedSettings, CallbackSupportMixin,
         def record(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
             self._record(optimizer.n_iter_ - n_before, rule, seen, X.shape[0])
 
-        self._set_loop(batch_size, (record, rule, *self.callbacks))
+        # The rule comes last: a callback may reduce the step size in place of the end.
+        self._set_loop(batch_size, (record, *self.callbacks, rule))
         batches = None
         if validation is not None:
             batches = [(validation[0], self._encode(validation[2], optimizer.learning_loss), validation[3])]
