@@ -23,7 +23,7 @@ from .vectors import Vector
 #: A function of new state, by name, that it may change.
 Exchanging: TypeAlias = Callable[[Mapping[str, Buffer]], object]
 
-__all__ = ["Arrays", "Shapes", "Step", "StepSource", "fits"]
+__all__ = ["Arrays", "Exchanging", "Shapes", "Step", "StepSource", "fits"]
 
 #: Operators that compute an element of the first shape among their inputs from the elements at the same place.
 _BY_ELEMENT = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Exp", "If", "Log", "Max", "Min", "Mul", "Neg", "Pow",
