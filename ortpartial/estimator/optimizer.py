@@ -765,8 +765,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         "validation_loss", where it was computed, as in `validation_losses_`; `metrics` follow. Changes of a record
         stay; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
         """
-        self._state.add_rates(self._loop.records)
-        return list(self._loop.records)
+        return list(self._loop.history)
 
     @history_.setter
     def history_(self, records: Sequence[Entries]) -> None:

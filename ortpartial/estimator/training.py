@@ -259,9 +259,9 @@ class Training:
         self.data.is_told = not isinstance(self.arguments["learning_loss"], str)
         # Labels that do not count have a weight of 0 in what the adapter gives.
         self.predictor = Predictor(spec.without_ignored_labels(), engine, self.data)
-        self.door = SpecDoor(spec, engine, self.predictor)
-        self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
+        self.door = SpecDoor(spec, engine, self.predictor, self.state)
+        self.loop = Loop(engine, self.door, settings)
         if (roles := self.roles) is not None:
             self.predictor.reader = LossBatchReader(self.data, roles.labels, roles.row_weights)
             self.state.outputs = list_predictions(spec.model, self.arguments["learning_loss"].name, roles.names) or None
@@ -410,7 +410,7 @@ class Training:
     def _note_rates(self) -> None:
         """Compute step sizes of the history now, where the optimizer may have changed when they are read."""
         if self.unsettled and not is_settled(self.settings["learning_rate"]):
-            self.state.add_rates(self.loop.records)
+            self.door.complete(self.loop.records)
 
     def _plan(self, seen: int, X: Data, y: Data, X_val: Data = None) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after the seen."""
@@ -473,7 +473,6 @@ class Training:
     @property
     def progress(self) -> State:
         """Losses, epochs, generator and history, by the names of the optimizer's attributes; records are copies."""
-        self.state.add_rates(self.loop.records)
         return {**self.loop.progress, "_rng": self.loop.rng}
 
     @progress.setter
@@ -680,7 +679,6 @@ class Training:
             raise SettingError("A checkpoint is written between two steps: in a callback, not in another thread.")
         start = {**settings, **self.origin}
         with self.engine.turn.lock:
-            self.state.add_rates(self.loop.records)
             yield self.loop.capture(
                 settings={n: describe(v) for n, v in start.items()},
                 changes={n: describe(v) for n, v in settings.items() if v != start[n]},

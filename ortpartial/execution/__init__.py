@@ -41,7 +41,7 @@ from .stepper import EngineNames, Stepper
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
-from .view import Trainer, TrainingView, view_training
+from .view import Trainer, TrainingView, draw_rows, view_training
 
 for _module in _iter_modules(__path__):  # noqa: F405 - an engine registers its name.
     if _module.name.endswith("_engine"):
@@ -52,8 +52,8 @@ __all__ = ["HISTORY", "Arrays", "Bar", "Batch", "Door", "EngineNames", "EpochEng
            "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
            "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
            "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_form", "choose_part",
-           "count_batches", "describe_infinity", "directions", "epoch_graph", "find_overrides", "fits", "get_states",
-           "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic", "prefetch",
-           "read_numbers", "rebuild_generator", "refuse_batches", "refuse_foreign", "set_states", "shared_sessions",
-           "view_training", "wrap_sparse", "write_step"]
+           "count_batches", "describe_infinity", "directions", "draw_rows", "epoch_graph", "find_overrides", "fits",
+           "get_states", "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic",
+           "prefetch", "read_numbers", "rebuild_generator", "refuse_batches", "refuse_foreign", "set_states",
+           "shared_sessions", "view_training", "wrap_sparse", "write_step"]
 __all__ += [*checkpoint.__all__, *exchange.__all__, *selection.__all__]

@@ -424,9 +424,15 @@ class Loop:
         warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
 
     @property
+    def history(self) -> list[Record]:
+        """The records of all epochs, with their step sizes."""
+        self.door.complete(self.records)
+        return self.records
+
+    @property
     def progress(self) -> State:
         """The history, by its names in files; records are copies."""
-        return {n: getattr(self, kept) for n, kept in HISTORY.items()} | {"history_": [dict(r) for r in self.records]}
+        return {n: getattr(self, kept) for n, kept in HISTORY.items()} | {"history_": [dict(r) for r in self.history]}
 
     @progress.setter
     def progress(self, values: Entries) -> None:

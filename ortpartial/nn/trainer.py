@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ortpartial.annotations import Data, Entries, Json, Settings
+from ortpartial.annotations import Data, Entries, Settings
 from ortpartial.autodiff import grad
-from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import HISTORY, FitPosition, FitSettings, Loop, check_form, rebuild_generator
+from ortpartial.exceptions import CheckpointError, SettingError
+from ortpartial.execution import HISTORY, FitPosition, FitSettings, Loop, check_form, draw_rows, rebuild_generator
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
@@ -45,24 +45,18 @@ class ModuleTrainer:
         self.rate_scale = 1.0
         self._base: dict[str, float] = {}
 
-    @property
-    def loop(self) -> Loop:
-        """The loop of `fit`, which goes on with the history of the module."""
-        return self._door_and_loop[1]
-
-    @property
+    @cached_property
     def door(self) -> ModuleDoor:
         """The door of the loop."""
-        return self._door_and_loop[0]
+        return ModuleDoor(self.program)
 
     @cached_property
-    def _door_and_loop(self) -> tuple[ModuleDoor, Loop]:
-        program = self.program
-        door = ModuleDoor(program)
-        loop = Loop(program.idle, door, FitSettings(warm_start=True))  # type: ignore[arg-type]
-        door.loop, loop.records = loop, program.module.history_
+    def loop(self) -> Loop:
+        """The loop of `fit`, which goes on with the history of the module."""
+        loop = Loop(self.program.idle, self.door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+        self.door.loop, loop.records = loop, self.program.module.history_
         loop.n_iter = len(loop.records)
-        return door, loop
+        return loop
 
     @property
     def rate(self) -> float:
@@ -91,14 +85,6 @@ class ModuleTrainer:
                 optimizer.rate = replace_settings(optimizer.rate, eta0=rates[n] * scale)
             self.rate_scale = scale
 
-    def read_history(self) -> list[Json]:
-        """A copy of the records of all epochs so far."""
-        return [dict(record) for record in self.program.module.history_]
-
-    def read_record(self) -> Json:
-        """A copy of the record of the last epoch."""
-        return dict(self.program.module.history_[-1])
-
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""
         return {n: p.numpy() for n, p in self.program.module.named_parameters()}
@@ -110,12 +96,7 @@ class ModuleTrainer:
         if X is not None:
             arrays: Sequence[np.ndarray] = program.signature.to_batches(X, y, sample_weight)
         else:
-            rows = list(self.door.rows.values())
-            if not rows:
-                raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
-            count = min(self.loop.settings.batch_size, len(rows[0]))
-            drawn = np.arange(count) if rng is None else rng.choice(len(rows[0]), count, replace=False)
-            arrays = [a[drawn] for a in rows]
+            arrays = list(draw_rows(self.door.rows, self.loop.settings.batch_size, rng).values())
         feeds = program.prepare(arrays)
         session = program.find_session("gradients", self._compile_gradients)
         numbers = {n: program.get(n) for n in session.inputs if n not in feeds}
