@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
 from ortpartial.graph import Value, constant, state_refusal, variable
+from ortpartial.runtime import cores
 
 from .call import Call
 from .epoch_engine import EpochEngine
@@ -49,7 +50,7 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     Returns
     -------
     NativeStep
-        Its state has the names of the inputs of the step.
+        Its state has the names of the inputs of the step. Constants and kernels of large products are read by address.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
     step = source.compose(weighting, branches=False)
     return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
-                     iteration=step.names.iteration, name=name)
+                     iteration=step.names.iteration, name=name, is_linked=True)
 
 
 class NativeEngine(EpochEngine):
@@ -143,11 +144,14 @@ class _NativeMemory:
     def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
         self.engine, self.step = engine, step
         self.state, self.memory = _allocate(step.state), _allocate(step.memory)
-        given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
+        given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given),
+                 *((name, np.dtype(np.intp), ()) for name in step.links.fields)]
         self.given = _allocate_as(np.dtype(given, align=True))
         # All that a call can find out before, as an epoch may take microseconds.
         self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
+        for name, address in zip(step.links.fields, step.links.find(engine.source.threads() or cores()), strict=True):
+            self.given[name] = address
         self._iteration = self.given["iteration"]
         train = library[f"{step.name}_train"]
         train.restype, train.argtypes = ctypes.c_int32, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
@@ -227,7 +231,7 @@ class _NativeCall(_NativeMemory):
         losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
         outputs = {_NO_LOSS: constant(np.float32(0)), **part.outputs}
         return translate(inputs, outputs, rows=(), state={**part.state, **self._results},
-                         loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration)
+                         loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration, is_linked=True)
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take a step from this set of buffers to the next; return copies of the results."""

@@ -162,6 +162,8 @@ class Product(Kernel):
         D.
     scratch : Load, optional
         Memory that an operand is packed into.
+    is_large : bool
+        Whether a kernel with sizes at run time computes it.
     """
 
     batch: tuple[int, ...]
@@ -171,6 +173,7 @@ class Product(Kernel):
     to: Load
     addend: Load | None = None
     scratch: Load | None = None
+    is_large: bool = False
 
     def reads(self) -> Iterator[Load]:
         yield from (self.a, self.b)

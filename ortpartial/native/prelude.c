@@ -344,6 +344,11 @@ typedef struct {
     op_index m, n, k, a_row, a_k, b_k, b_column, c_row, d_row, d_column;
 } op_sizes;
 
+/* How many products there are, how far apart their matrices are, and the threads that compute them. */
+typedef struct {
+    op_index count, a, b, d, c, threads;
+} op_batch;
+
 /* Pairs of vectors x and y, in blocks of 2 H lanes: the first halves of the blocks of both, or the second halves. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
 #define OP_SHUFFLE(VI, x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)

@@ -66,11 +66,15 @@ class Translator:
         The constants that are arrays.
     uses : dict of Value to int
         How often a value is read.
+    is_linked : bool
+        Whether kernels with sizes at run time are in a library of their own.
     """
 
-    def __init__(self, arrays: Mapping[Value, Array], outputs: Mapping[Value, Array]):
+    def __init__(self, arrays: Mapping[Value, Array], outputs: Mapping[Value, Array], is_linked: bool = False):
+        self.is_linked = is_linked
         self.kernels: list[Kernel] = []
         self.tables: list[Array] = []
+        self._tables: dict[int, tuple[np.ndarray, Array]] = {}
         self.counters = 0
         self.uses: Counter[Value] = Counter()
         self._values: dict[Value, Expression] = {v: Load(v.dtype, sizes(v), a, Affine.contiguous(sizes(v)))
@@ -230,10 +234,11 @@ class Translator:
             raise UntranslatableError(f"The constant {v!r} is of a type that is not written in C.")
         if array.size and (array == array.flat[0]).all():
             return Literal(array.dtype, array.shape, array.flat[0])
-        table = next((a for a in self.tables if a.content is array), None)
+        _, table = self._tables.get(id(array), (array, None))
         if table is None:
-            table = Array(array.dtype, array.size, "table", f"c{len(self.tables)}", array)
+            table = Array(array.dtype, array.size, "table", f"c{len(self.tables)}", np.ascontiguousarray(array))
             self.tables.append(table)
+            self._tables[id(array)] = array, table
         return Load(array.dtype, array.shape, table, Affine.contiguous(array.shape))
 
 

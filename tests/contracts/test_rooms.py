@@ -27,7 +27,7 @@ ORDER = (
     "execution",
     "training",
     "training_info torch plots",
-    "kits adapters artifacts",
+    "kits adapters artifacts derivatives",
     "estimator",
     "nn",
     "cli testing compat",

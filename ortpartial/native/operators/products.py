@@ -10,7 +10,7 @@ import numpy as np
 from ortpartial.graph import Node
 from ortpartial.native.expressions import Affine, Expression, Literal, Load
 from ortpartial.native.kernels import Product
-from ortpartial.native.products import ProductShape, scratch_elements
+from ortpartial.native.products import ProductShape, is_large, scratch_elements
 from ortpartial.native.translation import Translator, sizes, translates
 from ortpartial.native.types import C_TYPES
 
@@ -43,9 +43,10 @@ def multiply(t: Translator, a: Expression, b: Expression, to: Load | None = None
         strides = addend.at.strides[-2:]  # type: ignore[assignment]
     product = ProductShape(m, n, k, a.at.strides[-2:], b.at.strides[-2:], to.at.strides[-2], C_TYPES[a.dtype],  # type: ignore[arg-type]
                            float(alpha), strides, float(beta))
-    n_packed = scratch_elements(product)
+    large = is_large(product, t.is_linked)
+    n_packed = scratch_elements(product, large)
     packed = t.allocate(a.dtype, (n_packed,)) if n_packed else None
-    t.kernels.append(Product(tuple(batch), product, a, b, to, addend, packed))
+    t.kernels.append(Product(tuple(batch), product, a, b, to, addend, packed, large))
     return to
 
 
