@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
@@ -43,20 +42,11 @@ class ModuleTrainer:
         #: The turn to train, for a whole call of `fit`; the program has one for each step, epoch or prediction.
         self.turn = FairLock()
         self.rate_scale = 1.0
+        self.door = ModuleDoor(program)
+        #: The loop of `fit`, which goes on with the history of the module.
+        self.loop = self.door.loop = Loop(program.idle, self.door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+        self.loop.records, self.loop.n_iter = program.module.history_, len(program.module.history_)
         self._base: dict[str, float] = {}
-
-    @cached_property
-    def door(self) -> ModuleDoor:
-        """The door of the loop."""
-        return ModuleDoor(self.program)
-
-    @cached_property
-    def loop(self) -> Loop:
-        """The loop of `fit`, which goes on with the history of the module."""
-        loop = Loop(self.program.idle, self.door, FitSettings(warm_start=True))  # type: ignore[arg-type]
-        self.door.loop, loop.records = loop, self.program.module.history_
-        loop.n_iter = len(loop.records)
-        return loop
 
     @property
     def rate(self) -> float:
