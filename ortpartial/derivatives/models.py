@@ -21,7 +21,7 @@ from ortpartial.rewrites import make_portable, select_tensors
 from .batching import list_loops, vmap
 from .rows import check_rows
 
-__all__ = ["hessian_model", "hvp_model", "jacobian_model", "jvp_model", "vmap_model"]
+__all__ = ["differentiate", "hessian_model", "hvp_model", "jacobian_model", "jvp_model", "vmap_model"]
 
 ModelLike = Model | ModelProto | bytes | str | os.PathLike[str]
 

@@ -22,15 +22,15 @@ ORDER = (
     "model",
     "autodiff",
     "rewrites learning",
-    "runtime",
+    "runtime derivatives",
     "native",
     "execution",
     "training",
     "training_info torch plots",
-    "kits adapters artifacts derivatives",
+    "kits adapters artifacts",
     "estimator",
     "nn",
-    "cli testing compat",
+    "cli testing compat scipy",
 )
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}
 
