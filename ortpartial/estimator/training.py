@@ -200,7 +200,6 @@ class Training:
                     "accumulate": check_count("accumulate", given["accumulate"]),
                     "use_average": check_flag("use_average", given["use_average"])}
         check_average(settings["use_average"], settings["averaging"])
-        resolve_precision(settings["precision"], settings["loss_scale"])
         training = cls(arguments, settings)
         training.compose(training.specify(training.read(owner, stacklevel)), fit_settings)
         training.engine.check()
@@ -278,7 +277,8 @@ class Training:
         former = [n for n, v in model.initializers.items() if v.array is None and n in model.arrays]
         model = specialize(model, variables=[*weights, *statistics], constants=former)
         gradient = resolve_checkpointing(settings["checkpointing"], model.values)
-        precision = resolve_precision(settings["precision"], settings["loss_scale"])
+        precision = resolve_precision(settings["precision"], settings["loss_scale"],
+                                      on_cpu=Device.parse(settings["device"]).is_cpu)
         device, parallel = settings["device"], settings["distributed"]
         parallel = parallel if isinstance(parallel, DataParallel) else DataParallel()
         device = device if isinstance(device, str) else str(Device.parse(device))
@@ -368,7 +368,7 @@ class Training:
             if y is not None:
                 self._balance(X, y)
                 steps = self.batches - (place.start if place else start)
-                if steps >= MANY_STEPS or self.engine.name == "native":
+                if steps >= MANY_STEPS or self.engine.name == "native" or self.engine.source.rounds:
                     self._adapt_engine(X, steps)
             self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place, overrides)
             self._note_rates()

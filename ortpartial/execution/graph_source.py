@@ -109,7 +109,7 @@ class GraphSource(StepSource):
     vectors : dict of str to Vector
         These vectors by name.
     precision : Precision, optional
-        The mixed precision of the steps, which is none of machine code.
+        The mixed precision of the steps; machine code has bfloat16 alone.
     """
 
     parts: tuple[GraphPart, ...]
@@ -135,7 +135,12 @@ class GraphSource(StepSource):
     @property
     def is_translatable(self) -> bool:
         """Whether its steps may be machine code."""
-        return self.precision is None and super().is_translatable
+        return (self.precision is None or self.rounds) and super().is_translatable
+
+    @property
+    def rounds(self) -> bool:  # type: ignore[override]
+        """Whether the operands of products are rounded to bfloat16."""
+        return self.precision is not None and self.precision.rounds
 
     @property
     def _held(self) -> Arrays:

@@ -259,6 +259,8 @@ class StepSource(ABC):
     is_cut = True
     #: Whether steps of little memory share an arena, and whether that is one range: see `session_options`.
     shares_arena, reserves_arena = True, False
+    #: Whether the operands of products are rounded to bfloat16.
+    rounds = False
 
     @property
     def state_groups(self) -> Sequence[Collection[str]]:
