@@ -26,7 +26,15 @@ from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_flag
 from ortpartial.docstrings import document
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
+from ortpartial.execution import (
+    DataParallel,
+    TrainingView,
+    find_checkpoint,
+    find_overrides,
+    interruptible,
+    view_training,
+    write_checkpoint,
+)
 from ortpartial.learning import (
     BaseLearningPenalty,
     GradientClipping,
@@ -43,7 +51,6 @@ from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName, NodePlacement
 from ortpartial.training import RateFactors
 
-from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .former_methods import FormerMethods
 from .forms import Loss, ModelLike
@@ -760,8 +767,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         "validation_loss", where it was computed, as in `validation_losses_`; `metrics` follow. Changes of a record
         stay; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
         """
-        self._state.add_rates(self._loop.records)
-        return list(self._loop.records)
+        return list(self._loop.history)
 
     @history_.setter
     def history_(self, records: Sequence[Entries]) -> None:

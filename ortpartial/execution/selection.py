@@ -21,7 +21,9 @@ __all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "require_bfloat16"
            "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
-MANY_STEPS = 5000
+MANY_STEPS = 200
+#: Steps of which there are enough however short they are; fewer have to take some seconds: rows times weights in sum.
+_MANY_SHORT_STEPS, _MUCH_WORK = 5000, 2**36
 
 #: Bytes of weights from which on their memory is looked at.
 _BIG = 2**24
@@ -211,7 +213,8 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
     default = select_for_fit("auto")
-    if (steps < MANY_STEPS and not runner.source.rounds) or not runner.source.is_translatable:
+    is_short = not runner.source.rounds and not _are_many(runner.source, rows, steps)
+    if is_short or not runner.source.is_translatable:
         return default
     from ortpartial.native import find_compiler
 
@@ -220,6 +223,13 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
         runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
     return runner.lengths[rows, steps]
+
+
+def _are_many(source: StepSource, rows: int, steps: int) -> bool:
+    """Whether so many steps may take long enough for a compilation to be worth a look."""
+    if steps >= _MANY_SHORT_STEPS:
+        return True
+    return steps >= MANY_STEPS and steps * rows * sum(a.size for a in source.first.values()) >= _MUCH_WORK
 
 
 def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:

@@ -40,10 +40,25 @@ def _declare_product(file: str, kind: str, packed: str, is_apart: bool = False) 
                         ("threads", file), is_apart)
 
 
+def _declare_convolution(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const int is_transposed, const {kind} *x, const {kind} *w, "
+                        f"const {kind} *bias, {kind} *y, {kind} *scratch, const op_index threads", _CONVOLUTIONS)
+
+
+def _declare_correlation(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const {kind} *x, const {kind} *y, const {kind} *d, {kind} *w, "
+                        f"{kind} *scratch, const op_index threads, const {kind} alpha, const {kind} beta",
+                        _CONVOLUTIONS)
+
+
+_CONVOLUTIONS = ("threads", "large_products", "convolutions")
+
 #: The kernels by name.
-KERNELS = {"op_large_f": _declare_product("large_products", "float", "float"),
-           "op_large_d": _declare_product("large_products", "double", "double"),
-           "op_bfloat16": _declare_product("bfloat16", "float", "uint32_t", is_apart=True)}
+KERNELS = {
+    **{f"op_large_{kind[0]}": _declare_product("large_products", kind, kind) for kind in ("float", "double")},
+    **{f"op_{name}_{kind[0]}": declare(kind) for kind in ("float", "double")
+       for name, declare in (("convolve", _declare_convolution), ("correlate", _declare_correlation))},
+    "op_bfloat16": _declare_product("bfloat16", "float", "uint32_t", is_apart=True)}
 
 _PROBE = """\
 int ortpartial_bfloat16(void);

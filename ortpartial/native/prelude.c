@@ -357,6 +357,12 @@ typedef struct {
     op_index count, a, b, d, c, threads;
 } op_batch;
 
+/* A convolution of x (N, G C, H, W) by w (G O, C, K, L) to y (N, G O, P, Q): N, G, C, O, then by axis the sizes, strides,
+   dilations and the margin before. */
+typedef struct {
+    op_index images, groups, channels, outputs, x[2], k[2], y[2], strides[2], dilations[2], before[2];
+} op_windows;
+
 /* Pairs of vectors x and y, in blocks of 2 H lanes: the first halves of the blocks of both, or the second halves. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
 #define OP_SHUFFLE(VI, x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)

@@ -5,14 +5,14 @@ from math import isinf, isnan
 
 import numpy as np
 
-__all__ = ["ProductShape", "is_large", "scratch_elements", "write_large_call", "write_product"]
+__all__ = ["LARGE", "ProductShape", "is_large", "scratch_elements", "write_large_call", "write_product"]
 
 #: Multiplications from which on a product is left to a kernel with sizes at run time; within a file that is complete in
 #: itself, whose compilation the text of the kernel prolongs by a second, they have to be more.
-_LARGE, _LARGE_INSIDE = 2**14, 2**22
+LARGE, _LARGE_INSIDE = 2**18, 2**22
 
-#: Rows and columns that such a product has at least.
-_LEAST_ROWS, _LEAST_COLUMNS = 4, 8
+#: Rows and columns that such a product has at least, and the products of a sum that is not short.
+_LEAST_ROWS, _LEAST_COLUMNS, _LONG = 4, 8, 16
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ def is_large(shape: ProductShape, is_linked: bool) -> bool:
     if shape.dtype == "bfloat16":  # Nothing else computes it.
         return True
     work = shape.m * shape.n * shape.k
+    if shape.k < _LONG:  # The sums take as long as writing them does, for which a specialized product is better.
+        work //= 4
     return (shape.m >= _LEAST_ROWS and shape.n >= _LEAST_COLUMNS
-            and work >= (_LARGE if is_linked else _LARGE_INSIDE))
+            and work >= (LARGE if is_linked else _LARGE_INSIDE))
 
 
 def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
@@ -73,7 +75,7 @@ def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
     if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH
         return min(shape.m, 2058) * (256 + 16) + -(-min(shape.n, 512) // 32) * 32 * 256
     if is_large:  # OP_LARGE_SCRATCH, with the most rows and lanes
-        return 256 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 2 * 16
+        return 512 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 3 * 16
     m, n = shape.m, shape.n
     panel, transposed = min(shape.k, 128) * min(max(m, n) + 15, 256), m * n if n < 16 else 0
     return panel + transposed

@@ -322,10 +322,11 @@ class Program(OptimizedState):
         threads = 1 if self.sequential else None
         if step.trace.exchanges and not self.sequential:
             threads = share_cores(choose_threads(list(step.trace.changed.values())))
-        exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        source = make_source(step, state, device=self.device, threads=threads, exchanges=exchanges)
+        kept = {n: e.kept for n, e in step.trace.exchanges.items()}
+        source = make_source(step, state, device=self.device, threads=threads,
+                             exchange=lambda new: self._exchange({n: (b, kept[n]) for n, b in new.items()}))
         kind, reason = select_for_memory(self.engine, self._engine, source)
-        if exchanges:
+        if kept:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
         runner = kind(source)
         runner.reason, runner.turn, runner.local = reason, self.turn, self.local
@@ -351,10 +352,10 @@ class Program(OptimizedState):
         """Why it was chosen."""
         return self._engine[1] if self.runner is None else self.runner.reason
 
-    def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
+    def _exchange(self, passed: Mapping[str, tuple[Buffer, int | None]]) -> None:
         """Add up the numbers of the processes."""
         assert self._processes is not None
-        self._processes.pass_on(name, kept, buffer)
+        self._processes.add_up(passed)
 
     def write_model(self, *, training: bool = True) -> ModelProto:
         """The inference graph with the current weights, and the training as far as it is written."""

@@ -36,7 +36,7 @@ def get_kernel(dtype, library=None, rounds=False):
     return signature(find_address(name) if library is None else ctypes.cast(library[name], ctypes.c_void_p).value)
 
 
-SCRATCH = np.zeros(2**18 * 8 + 64, np.uint8)
+SCRATCH = np.zeros(2**21 + 64, np.uint8)
 
 
 def multiply(kernel, a, b, c, d=None, alpha=1.0, beta=0.0, threads=1):
@@ -165,7 +165,7 @@ def test_a_child_process_has_threads_of_its_own():
 def test_products_of_several_threads_of_python():
     """The pool serves one of them; the others compute alone."""
     kernel, a, b, expected = make_product()
-    scratch = [np.zeros(2**20 + 64, np.uint8) for _ in range(3)]
+    scratch = [np.zeros(2**21, np.uint8) for _ in range(3)]
     results = [np.empty_like(a) for _ in scratch]
 
     def run(memory, result):
@@ -201,5 +201,6 @@ def test_constants_and_kernels_are_linked():
 
 
 def test_kernels_have_types_of_their_own():
-    assert all(set(kernel.files) <= {"threads", "large_products", "bfloat16"} for kernel in KERNELS.values())
+    files = {"threads", "large_products", "convolutions", "bfloat16"}
+    assert all(set(kernel.files) <= files for kernel in KERNELS.values())
     assert Links(("op_large_d",)).define_kernels().count("OP_KERNEL void op_large_") == 1
