@@ -86,6 +86,14 @@ OP_INLINE float op_from_bits_f(uint32_t bits) {
     return x;
 }
 
+/* The bits of a number rounded to bfloat16, to the nearest with ties to even; NaN stays NaN. */
+OP_INLINE uint32_t op_round_bits(float x) {
+    const uint32_t bits = op_bits_f(x);
+    return (x != x ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+}
+
+OP_INLINE float op_round_bfloat16(float x) { return op_from_bits_f(op_round_bits(x)); }
+
 /* Added to a number, it leaves the nearest integer in the last bits of the sum. */
 #define OP_ROUNDING_F 12582912.0f
 

@@ -143,10 +143,10 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
 
 
 def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:
-    """The fields of the working memory: a refused number, the shared pools of kernels, and the rows of a batch."""
+    """The fields of the working memory: pools of kernels, from the first line on, a refused number, and a batch."""
     refused = [Field("refused", "refused", np.dtype(np.int64), ())] if is_refusing else []
     shared = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
-    return [*refused, *shared, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
+    return [*shared, *refused, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
 
 
 def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],
