@@ -1,7 +1,7 @@
 """Batching: the same expression for many values of some inputs at once, by a rule for each family of operators.
 
 A batched value has a new first axis. Where an operator has no rule, its body in the specification is batched in its
-place, and where it has none either, a Scan takes one element of the batch after the other.
+place, and where it has none either, a Scan or a Loop takes one element of the batch after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ortpartial.annotations import Attributes, Inputs
 from ortpartial.autodiff import expand_composition, has_rule, parse_equation
 from ortpartial.exceptions import GraphError
-from ortpartial.graph import Node, Value, constant, make_node, op, rewrite, scan, shape_of, topological
+from ortpartial.graph import Node, Value, constant, loop, make_node, op, rewrite, scan, shape_of, topological
 from ortpartial.model import expand_body
 
 __all__ = ["list_loops", "vmap"]
@@ -24,7 +24,7 @@ __all__ = ["list_loops", "vmap"]
 #: Operators that treat each element for itself, inputs being repeated to one shape.
 ELEMENTWISE = frozenset({
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
-    "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor",
+    "BitwiseXor", "Cast", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor",
     "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
     "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu",
     "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "StopGradient",
@@ -95,7 +95,7 @@ def vmap(outputs: Sequence[Value], batched: Mapping[Value, Value]) -> list[Value
 
 
 def list_loops(outputs: Sequence[Value], batched: Mapping[Value, Value]) -> list[Node]:
-    """The nodes that `vmap` repeats by a Scan, as they have no rule.
+    """The nodes that `vmap` repeats by a Scan or a Loop, as they have no rule.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class _Batch:
         return [self.whole(v) for v in inside]
 
     def _repeat(self, node: Node) -> Sequence[Value]:
-        """The outputs by a Scan over the batch."""
+        """The outputs by a Scan or a Loop over the batch."""
         if node.op_type in ("Compress", "NonZero", "Unique", "NonMaxSuppression") and not node.domain:
             raise GraphError(f"{node!r} has as many elements as its input decides, and the rows of a batch would have "
                              f"different sizes.")
@@ -220,7 +220,13 @@ class _Batch:
         def body(*slices: Value) -> list[Value]:
             return rewrite(results, {**self.common, **dict(zip(read, slices, strict=True))}, cut=node.reads)
 
-        stacked = scan(body, (), [self.values[x] for x in read])
+        def step(i: Value, going: Value) -> tuple[Value | None, ...]:
+            return None, *body(*(op.Gather(self.values[x], i) for x in read))
+
+        if any(y.shape is None for y in results):  # a Scan of onnxruntime has to know the rank
+            stacked = loop(step, op.Squeeze(self.size))
+        else:
+            stacked = scan(body, (), [self.values[x] for x in read])
         return list(stacked) if isinstance(stacked, tuple) else [stacked]
 
 
@@ -228,6 +234,11 @@ class _Batch:
 def _elementwise(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     rank = node.outputs[0].rank
     return b.apply(node, [None if x is None else b.lift(x, rank) for x in inputs])
+
+
+@_rule("CastLike")
+def _cast(b: _Batch, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    return b.apply(node, [b.whole(inputs[0]), b.get(inputs[1])])
 
 
 @_rule(*ALONG_AXIS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ortpartial.annotations import Inputs
 from ortpartial.autodiff import parse_equation
 from ortpartial.exceptions import ModelError
-from ortpartial.graph import Node, Value, topological
+from ortpartial.graph import Node, Value, gradient_reads, topological
 
 from .batching import ALONG_AXIS, BY_ROW, ELEMENTWISE, NORMALIZATIONS, REDUCTIONS
 
@@ -81,7 +81,7 @@ def find_rows(outputs: Sequence[Value], rows: Sequence[Value]) -> dict[Value, in
     """
     axes = dict.fromkeys(rows, 0)
     for node in topological(outputs, set(rows)):
-        if not any(x in axes for x in node.reads) or node.op_type in ("Shape", "Size"):
+        if not any(x in axes for x in gradient_reads(node)) or node.op_type in ("Shape", "Size"):
             continue
         rule = None if node.domain or node.bodies else _RULES.get(node.op_type)
         axis = rule(node, node.inputs, [None if x is None else axes.get(x) for x in node.inputs]) if rule else None
@@ -109,6 +109,11 @@ def _elementwise(node: Node, inputs: Inputs, axes: Axes) -> int | None:
     rank = node.outputs[0].rank
     return _same([None if a is None or x is None else a + rank - x.rank
                   for x, a in zip(inputs, axes, strict=True)])
+
+
+@_rule("CastLike")
+def _cast(node: Node, inputs: Inputs, axes: Axes) -> int | None:
+    return axes[0]
 
 
 @_rule(*ALONG_AXIS, "CumSum", "CumProd")

@@ -8,15 +8,15 @@
 /* The most rows of a tile. */
 #define OP_TILE (OP_REGISTERS == 32 ? 12 : 6)
 /* A block of B: its rows, and bytes of its columns. */
-#define OP_DEPTH 256
+#define OP_DEPTH 512
 #define OP_BREADTH 2048
 /* Elements of memory for a strip of A and a block of B in panels. */
-#define OP_LARGE_SCRATCH(T, W) ((size_t)OP_DEPTH * (OP_TILE + OP_BREADTH / sizeof(T)) + 2 * (W))
+#define OP_LARGE_SCRATCH(T, W) ((size_t)OP_DEPTH * (OP_TILE + OP_BREADTH / sizeof(T)) + 2 * (W) + 64 / sizeof(T))
 /* Multiplications of a part: a thread takes some twenty microseconds for them. */
 #define OP_PART 1000000
 #define OP_MOST(x, y) ((x) > (y) ? (x) : (y))
-/* Elements of a matrix that is read where it is, as the first level of the cache holds it. */
-#define OP_HELD 8192
+/* Bytes of a matrix that is read where it is, as the second level of the cache holds it. */
+#define OP_HELD 262144
 
 #if defined(OP_MASKS) && OP_LANES > 1
 #define OP_LAST(NAME, V, x, count) NAME##_load_part(x, count)
@@ -24,6 +24,20 @@
 #else
 #define OP_LAST(NAME, V, x, count) (*(const V *)(x))
 #define OP_IS_PADDED(count) ((count) != 0)
+#endif
+
+/* A number that a compiler cannot relate to others: it would need more registers for that than there are. */
+#if defined(__GNUC__)
+#define OP_HIDE(x) __asm__("" : "+r"(x))
+#else
+#define OP_HIDE(x) ((void)(x))
+#endif
+
+/* Bring a line into the cache that is going to be written to. */
+#if defined(__GNUC__)
+#define OP_FETCH(x) __builtin_prefetch(x, 1)
+#else
+#define OP_FETCH(x) ((void)(x))
 #endif
 
 /* A function of other files, which is called by its address; or of the file that has this text in it. */
@@ -47,7 +61,7 @@
 #endif
 #define OP_TILE_NAME(ROWS, VECTORS, NAME, S, T) NAME##_sum_##ROWS##_##VECTORS,
 #define OP_TILE_FUNCTION(ROWS, VECTORS, NAME, S, T) \
-    static void NAME##_sum_##ROWS##_##VECTORS(const op_tile_##S *z, const T *a, const T *b, T *sums) { \
+    static void NAME##_sum_##ROWS##_##VECTORS(const op_tile_##S *z, const T *a, const T *b, T *sums) {                 \
         NAME##_sum(ROWS, VECTORS, z, a, b, sums); \
     }
 
@@ -59,36 +73,47 @@ typedef struct {                                                                
 } op_tile_##S;                                                                                                         \
                                                                                                                        \
 OP_INLINE void NAME##_sum(const int rows, const int vectors, const op_tile_##S *z, const T *a, const T *b, T *sums) {  \
-    const op_index a_row = z->a_row, a_k = z->a_k, b_k = z->b_k, k = z->k, lanes = z->lanes;                           \
+    const op_index a_row = z->a_row, a_k = z->a_k, b_k = z->b_k, lanes = z->lanes;                                     \
     const V zero = {0};                                                                                                \
+    const T *from[4];                                                                                                  \
     V s[2 * OP_TILE], x[2];                                                                                            \
     (void)lanes;                                                                                                       \
+    OP_UNROLL for (int g = 0; 3 * g < rows; ++g) {                                                                     \
+        from[g] = a + 3 * g * a_row;                                                                                   \
+        OP_HIDE(from[g]);                                                                                              \
+    }                                                                                                                  \
     OP_UNROLL for (int i = 0; i < rows * vectors; ++i) s[i] = zero;                                                    \
-    for (op_index p = 0; p < k; ++p) {                                                                                 \
+    for (op_index p = z->k; p > 0; --p) {                                                                              \
         if (vectors > 1) x[0] = *(const V *)b;                                                                         \
         x[vectors - 1] = OP_LAST(NAME, V, b + (vectors - 1) * W, lanes);                                               \
         OP_UNROLL for (int i = 0; i < rows; ++i) {                                                                     \
-            const T y = a[i * a_row];                                                                                  \
+            const T y = from[i / 3][i % 3 * a_row];                                                                    \
             OP_UNROLL for (int j = 0; j < vectors; ++j) s[i * vectors + j] += y * x[j];                                \
         }                                                                                                              \
-        a += a_k;                                                                                                      \
+        OP_UNROLL for (int g = 0; 3 * g < rows; ++g) from[g] += a_k;                                                   \
         b += b_k;                                                                                                      \
     }                                                                                                                  \
     OP_UNROLL for (int i = 0; i < rows * vectors; ++i) *(V *)(sums + i * W) = s[i];                                    \
 }                                                                                                                      \
                                                                                                                        \
 /* The tile of C from its sums. */                                                                                     \
-static void NAME##_finish(const op_index rows, const op_index vectors, const op_tile_##S *z, const T *sums, const T *d,\
-                          T *c) {                                                                                      \
+OP_INLINE void NAME##_add(const op_index rows, const op_index vectors, const op_tile_##S *z, const T *sums, const T *d,\
+                          const op_index d_column, T *c, const T beta) {                                               \
     for (op_index i = 0; i < rows; ++i) {                                                                              \
         for (op_index j = 0; j < vectors; ++j) {                                                                       \
             const op_index count = j < vectors - 1 ? W : z->lanes;                                                     \
             const V sum = *(const V *)(sums + (i * vectors + j) * W);                                                  \
-            const T *const from = d + i * z->d_row + j * W * z->d_column;                                              \
-            NAME##_store(c + i * z->c_row + j * W, NAME##_result(sum, from, z->d_column, count, z->alpha, z->beta),    \
-                         count);                                                                                       \
+            const V y = NAME##_result(sum, d + i * z->d_row + j * W * d_column, d_column, count, z->alpha, beta);      \
+            NAME##_store(c + i * z->c_row + j * W, y, count);                                                          \
         }                                                                                                              \
     }                                                                                                                  \
+}                                                                                                                      \
+                                                                                                                       \
+static void NAME##_finish(const op_index rows, const op_index vectors, const op_tile_##S *z, const T *sums, const T *d,\
+                          T *c) {                                                                                      \
+    if (z->beta == 0) NAME##_add(rows, vectors, z, sums, d, 1, c, 0);                                                  \
+    else if (z->d_column == 1) NAME##_add(rows, vectors, z, sums, d, 1, c, z->beta);                                   \
+    else NAME##_add(rows, vectors, z, sums, d, z->d_column, c, z->beta);                                               \
 }                                                                                                                      \
                                                                                                                        \
 OP_TILES(OP_TILE_FUNCTION, NAME, S, T)                                                                                 \
@@ -158,9 +183,12 @@ static void NAME##_pack_columns(const op_index n, const op_index k, const op_ind
 static void NAME##_block(const op_sizes z, const T *a, const T *b, const T *d, T *c, T *scratch, const T alpha,        \
                          const T beta) {                                                                               \
     const op_index strips = OP_QUOTIENT_UP(z.m, OP_TILE), less = z.m / strips, more = z.m % strips;                    \
-    const int packs_a = z.n > 4 * W || (z.a_k != 1 && z.a_row != 1);                                                   \
-    const int packs_b = z.b_column != 1 || OP_IS_PADDED(z.n % W) || (strips > 2 && z.k * z.b_k > OP_HELD);             \
-    T *const strip = scratch, *const panels = scratch + OP_DEPTH * OP_TILE + W;                                        \
+    const op_index held = OP_HELD / (op_index)sizeof(T), span = z.a_row == 1 ? z.k * z.a_k : z.m * z.a_row;            \
+    const int far_a = span > held || (z.a_row != 1 && z.a_k != 1), far_b = z.k * z.b_k > held;                         \
+    const int packs_a = far_a && (z.n > 4 * W || (z.a_row != 1 && z.a_k != 1));                                        \
+    const int packs_b = z.b_column != 1 || OP_IS_PADDED(z.n % W) || (far_b && strips > 2);                             \
+    T *const strip = scratch + (64 - (uintptr_t)scratch % 64) / sizeof(T); /* a line of the cache, as vectors are */   \
+    T *const panels = strip + OP_DEPTH * OP_TILE + W;                                                                  \
     T sums[2 * OP_TILE * W];                                                                                           \
     op_tile_##S tile = {z.k, z.a_row, z.a_k, z.b_k, z.c_row, z.d_row, z.d_column, W, alpha, beta};                     \
     if (packs_b) NAME##_pack_columns(z.n, z.k, z.b_k, z.b_column, b, panels);                                          \
@@ -177,6 +205,10 @@ static void NAME##_block(const op_sizes z, const T *a, const T *b, const T *d, T
             const int vectors = z.n - j > W ? 2 : 1;                                                                   \
             tile.lanes = OP_LEAST(z.n - j - (vectors - 1) * W, W);                                                     \
             if (packs_b) tile.b_k = vectors * W;                                                                       \
+            for (op_index r = i; r < i + rows; ++r) { /* before the sums, which take longer than fetching does */      \
+                OP_FETCH(c + r * z.c_row + j);                                                                         \
+                OP_FETCH(c + r * z.c_row + j + W);                                                                     \
+            }                                                                                                          \
             NAME##_tiles[2 * (rows - 1) + vectors - 1](&tile, left, packs_b ? panels + j * z.k : b + j, sums);         \
             NAME##_finish(rows, vectors, &tile, sums, d + i * z.d_row + j * z.d_column, c + i * z.c_row + j);          \
         }                                                                                                              \
@@ -229,7 +261,7 @@ static void NAME##_part(const void *work, const op_index part, char *scratch) { 
 OP_KERNEL void op_large_##S(const op_sizes z, const op_batch y, const T *a, const T *b, const T *d, T *c, T *scratch,  \
                             const T alpha, const T beta) {                                                             \
     op_large_##S##_work work = {z, y, a, b, beta != 0 ? d : c, c, alpha, beta, y.count, 1, 0, 0};                      \
-    const op_index most = (op_index)OP_LEAST((double)z.m * z.n * z.k * y.count / OP_PART, 2.0 * y.threads);            \
+    const op_index most = (op_index)OP_LEAST((double)z.m * z.n * z.k * y.count / OP_PART, (double)y.threads);          \
     op_index parts = 1;                                                                                                \
     if (y.threads > 1 && most > 1) {                                                                                   \
         work.group = OP_QUOTIENT_UP(y.count, most);                                                                    \

@@ -21,7 +21,7 @@ from .expressions import Affine, Array, Load
 from .linking import Links
 from .memory import MemoryPlan, plan_memory
 from .operators.indexing import check_range
-from .scheduling import drop_unread, order_kernels
+from .scheduling import drop_unread, fuse_updates, order_kernels
 from .translation import Translator, sizes
 
 __all__ = ["NativeStep", "translate"]
@@ -120,7 +120,7 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
                                    {n: (inputs[n], r) for n, r in ranges.items()}, is_linked)
     e = translator.read(outputs[loss])
     mean = translator.store(e, translator.allocate(e.dtype, e.shape))
-    kernels = drop_unread(order_kernels(translator.kernels), mean.array)
+    kernels = drop_unread(order_kernels(fuse_updates(translator.kernels)), mean.array)
     plan = plan_memory(kernels, [mean.array])
     writer = Writer(plan)
     body = writer.write(kernels)
@@ -143,10 +143,10 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
 
 
 def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:
-    """The fields of the working memory: a refused number, the shared pools of kernels, and the rows of a batch."""
+    """The fields of the working memory: pools of kernels, from the first line on, a refused number, and a batch."""
     refused = [Field("refused", "refused", np.dtype(np.int64), ())] if is_refusing else []
     shared = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
-    return [*refused, *shared, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
+    return [*shared, *refused, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
 
 
 def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],

@@ -189,6 +189,8 @@ def _make_gradients(
     loss, of_chunks = _differentiate_chunks(spec, targets, weights)
     costs = [spec.penalty(trained[n]) for n in spec.penalized]
     gradients = gradient(sum_values([loss, *of_chunks, *costs]), list(trained.values()))
+    if spec.precision is not None:
+        gradients = spec.precision.finish(gradients)
     inputs = {**find_inputs([loss], model.inputs), **targets, **weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
     for s in forward.statistics:  # Two nodes may update the same statistic, in turn.

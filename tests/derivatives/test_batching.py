@@ -78,6 +78,9 @@ TABLE = rows(
     ("Einsum", lambda a, b: op.Einsum(a, b, equation="ij,jk->ik"), [real(2, 3), real(3, 4)]),
     ("Scan", lambda a, b: scan(lambda s, x: (s + x, s * x), a, b)[1], [real(3), real(4, 3)], {"": ["Scan"]}),
     ("function of the specification", op.Mish, [real(4)]),
+    ("CastLike", lambda a, b: op.CastLike(a, b), [real(2), real(3)]),
+    ("axes at run time", lambda a, n: op.ReduceSum(a, op.Abs(n), keepdims=0), [real(2, 4), np.array([1])],
+     {"": ["ReduceSum"]}),
 )
 
 

@@ -16,6 +16,7 @@ TABLE = rows(
     ("elementwise", lambda x: op.Tanh(x) * real(4), True),
     ("between rows and others", lambda x: x + real(1, 4), True),
     ("one for each row", lambda x: x * real(5, 1), True),
+    ("CastLike", lambda x: op.CastLike(op.Tanh(x), x), True),
     ("Softmax", op.Softmax, True),
     ("Softmax over rows", lambda x: op.Softmax(x, axis=0), False),
     ("MatMul", lambda x: x @ W, True),
