@@ -397,8 +397,9 @@ def multiply_bytes(model: ModelProto) -> ModelProto:
 
 def _is_byte_shift(node: NodeProto, amounts: Mapping[str, np.ndarray]) -> bool:
     """Whether a node shifts bytes to the left by a constant."""
-    return (node.op_type == "BitShift" and node.input[1] in amounts and amounts[node.input[1]] < 8
-            and node.attribute[0].s == b"LEFT")
+    if node.op_type != "BitShift" or node.input[1] not in amounts:
+        return False
+    return int(amounts[node.input[1]]) < 8 and node.attribute[0].s == b"LEFT"
 
 
 def _is_attention(node: NodeProto) -> bool:
