@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
 from ortpartial.graph import Value, constant, state_refusal, variable
+from ortpartial.limits import limits, use_limits
 from ortpartial.runtime import cores
 
 from .call import Call
@@ -60,7 +62,9 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     from ortpartial.native import translate  # late: short trainings need none of it
 
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
-    step = source.compose(weighting, branches=False)
+    # Its kernels convolve images of any size, so that none are taken apart into columns for a product.
+    with use_limits(replace(limits(), few_windows=0), everywhere=False):
+        step = source.compose(weighting, branches=False)
     return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
                      iteration=step.names.iteration, name=name, is_linked=True)
 

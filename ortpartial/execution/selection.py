@@ -17,8 +17,8 @@ from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "select_for_device", "select_for_fit",
-           "select_for_length", "select_for_memory", "select_for_steps"]
+__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "require_bfloat16", "select_for_device",
+           "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 200
@@ -213,7 +213,8 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
     default = select_for_fit("auto")
-    if not _are_many(runner.source, rows, steps) or not runner.source.is_translatable:
+    is_short = not runner.source.rounds and not _are_many(runner.source, rows, steps)
+    if is_short or not runner.source.is_translatable:
         return default
     from ortpartial.native import find_compiler
 
@@ -238,11 +239,29 @@ def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[
     try:
         batch = source.for_rows(rows)
         step, threads = batch.compose(branches=False), batch.threads() or cores()
-        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads):
+        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads, source.rounds):
             return None
         native = write_step(batch)
         compile_library(native.source, {f"{native.name}.h": native.header})
     except (CompilerError, GraphError, UntranslatableError) as e:
         kind, reason = select_for_fit("auto")
         return kind, f"{reason} that trains this: {e}"
-    return NativeEngine, f"{steps:,} short steps take less time in machine code, compilation included"
+    kind = "steps with products in bfloat16" if source.rounds else "short steps"
+    return NativeEngine, f"{steps:,} {kind} take less time in machine code, compilation included"
+
+
+def require_bfloat16() -> None:
+    """Refuse products in bfloat16 where nothing computes them faster than products in float32.
+
+    Raises
+    ------
+    SettingError
+        There is no compiler, or the processor has no instructions for them.
+    """
+    from ortpartial.native import find_compiler, multiplies_bfloat16
+
+    reason = ("there is no C compiler that works" if find_compiler() is None else
+              "" if multiplies_bfloat16() else "the processor has no AVX512-BF16")
+    if reason:
+        raise SettingError(f"precision='bfloat16' would only be slower than float32 here, as {reason}; leave it out, or"
+                           f" ask for engine='epoch' or 'step', which compute the same numbers by products in float32.")

@@ -3,8 +3,9 @@
 from .c_file import Field, lay_out
 from .compiler import Compiler, compile_library, find_compiler
 from .cost import StepCost, estimate_cost
+from .linking import multiplies_bfloat16
 from .step import NativeStep, translate
 from .types import C_TYPES
 
 __all__ = ["C_TYPES", "Compiler", "Field", "NativeStep", "StepCost", "compile_library", "estimate_cost",
-           "find_compiler", "lay_out", "translate"]
+           "find_compiler", "lay_out", "multiplies_bfloat16", "translate"]

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
+from .convolutions import write_convolution
 from .expressions import Affine, Array, Call, Expression, Iota, Literal, Load, leaves
-from .kernels import Branch, Check, Kernel, Loop, Product, Reduction, Repeat
+from .kernels import Branch, Check, Convolution, Kernel, Loop, Product, Reduction, Repeat
 from .memory import MemoryPlan
 from .products import ProductShape, write_large_call, write_product
 from .types import C_TYPES, literal
@@ -60,6 +61,8 @@ class Writer:
                 lines += self._write_check(kernel)
             elif isinstance(kernel, Product):
                 lines += self._write_product(kernel)
+            elif isinstance(kernel, Convolution):
+                lines += self._write_convolution(kernel)
             elif isinstance(kernel, Repeat):
                 counter = kernel.counter
                 lines += [f"for (int32_t {counter} = 0; {counter} < {kernel.count}; ++{counter}) {{",
@@ -201,6 +204,12 @@ class Writer:
         name, lines = write_large_call(kernel.shape, (count, *apart), operands)
         self.kernels[name] = None
         return _nest(lines, loops)
+
+    def _write_convolution(self, kernel: Convolution) -> list[str]:
+        places = [kernel.first, kernel.second, kernel.addend, kernel.to, kernel.scratch]
+        name, lines = write_convolution(kernel.shape, ", ".join(self._address(p, ()) for p in places))
+        self.kernels[name] = None
+        return _nest(lines, ())
 
     def _address(self, place: Load | None, loops: Sequence[Counter]) -> str:
         """The address of the first element of a matrix."""

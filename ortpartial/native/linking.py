@@ -12,7 +12,7 @@ from .compiler import FLAGS, compile_library
 from .expressions import Array
 from .types import C_TYPES
 
-__all__ = ["KERNELS", "LinkedKernel", "Links", "find_address", "read_text"]
+__all__ = ["KERNELS", "LinkedKernel", "Links", "find_address", "multiplies_bfloat16", "read_text"]
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,51 @@ class LinkedKernel:
         Its parameters in C; it returns nothing.
     files : tuple of str
         The files of this package that define it, in the order in which they are compiled.
+    is_apart : bool
+        Whether its library is another, which is compiled where a step calls it.
     """
 
     parameters: str
     files: tuple[str, ...]
+    is_apart: bool = False
 
 
-def _declare_product(kind: str) -> LinkedKernel:
+def _declare_product(file: str, kind: str, packed: str, is_apart: bool = False) -> LinkedKernel:
     return LinkedKernel(f"const op_sizes z, const op_batch y, const {kind} *a, const {kind} *b, const {kind} *d, "
-                        f"{kind} *c, {kind} *scratch, const {kind} alpha, const {kind} beta",
-                        ("threads", "large_products"))
+                        f"{kind} *c, {packed} *scratch, const {kind} alpha, const {kind} beta",
+                        ("threads", file), is_apart)
 
+
+def _declare_convolution(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const int is_transposed, const {kind} *x, const {kind} *w, "
+                        f"const {kind} *bias, {kind} *y, {kind} *scratch, const op_index threads", _CONVOLUTIONS)
+
+
+def _declare_correlation(kind: str) -> LinkedKernel:
+    return LinkedKernel(f"const op_windows z, const {kind} *x, const {kind} *y, const {kind} *d, {kind} *w, "
+                        f"{kind} *scratch, const op_index threads, const {kind} alpha, const {kind} beta",
+                        _CONVOLUTIONS)
+
+
+_CONVOLUTIONS = ("threads", "large_products", "convolutions")
 
 #: The kernels by name.
-KERNELS = {"op_large_f": _declare_product("float"), "op_large_d": _declare_product("double")}
+KERNELS = {
+    **{f"op_large_{kind[0]}": _declare_product("large_products", kind, kind) for kind in ("float", "double")},
+    **{f"op_{name}_{kind[0]}": declare(kind) for kind in ("float", "double")
+       for name, declare in (("convolve", _declare_convolution), ("correlate", _declare_correlation))},
+    "op_bfloat16": _declare_product("bfloat16", "float", "uint32_t", is_apart=True)}
+
+_PROBE = """\
+int ortpartial_bfloat16(void);
+int ortpartial_bfloat16(void) {
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+"""
 
 #: Before all other text of the library: functions of POSIX beside the standard's, threads, and functions for others.
 _HEAD = "#define _POSIX_C_SOURCE 200809L\n#define OP_POOL\n#define OP_KERNEL\n"
@@ -106,7 +137,7 @@ def _list_files(names: Collection[str]) -> list[str]:
 
 
 def find_address(name: str) -> int:
-    """The address of a kernel, in the library of all kernels, which is compiled once for a machine.
+    """The address of a kernel, in a library of kernels that is compiled once for a machine.
 
     Parameters
     ----------
@@ -122,7 +153,23 @@ def find_address(name: str) -> int:
     CompilerError
         There is no compiler, or it refuses the library.
     """
-    texts = map(read_text, ("prelude", "support", *_list_files(KERNELS)))
+    together = [name] if KERNELS[name].is_apart else [n for n, kernel in KERNELS.items() if not kernel.is_apart]
+    texts = map(read_text, ("prelude", "support", *_list_files(together)))
     flags = FLAGS if sys.platform == "win32" else (*FLAGS, "-pthread")
     library = compile_library(_HEAD + "\n".join(texts), flags=flags)
     return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the compiler has instructions of this processor for products of bfloat16.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    CompilerError
+        There is no compiler.
+    """
+    return bool(compile_library(_PROBE)["ortpartial_bfloat16"]())

@@ -30,7 +30,7 @@ class ProductShape:
     c : int
         Stride of the result by row. Its columns are contiguous.
     dtype : str
-        ``"float"`` or ``"double"``.
+        ``"float"``, ``"double"``, or ``"bfloat16"``: floats that are rounded to it, with a result and sums of float.
     alpha : float
         Factor of the product.
     addend : tuple of int, optional
@@ -61,6 +61,8 @@ def is_large(shape: ProductShape, is_linked: bool) -> bool:
     is_linked : bool
         Whether the kernel is in a library of its own.
     """
+    if shape.dtype == "bfloat16":  # Nothing else computes it.
+        return True
     work = shape.m * shape.n * shape.k
     if shape.k < _LONG:  # The sums take as long as writing them does, for which a specialized product is better.
         work //= 4
@@ -70,6 +72,8 @@ def is_large(shape: ProductShape, is_linked: bool) -> bool:
 
 def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
     """Return how many elements of memory a product needs: for panels of its operands and a transposed result."""
+    if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH
+        return min(shape.m, 2058) * (256 + 16) + -(-min(shape.n, 512) // 32) * 32 * 256
     if is_large:  # OP_LARGE_SCRATCH, with the most rows and lanes
         return 512 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 3 * 16
     m, n = shape.m, shape.n
@@ -109,6 +113,8 @@ def write_large_call(shape: ProductShape, batch: tuple[int, ...], operands: str)
         The addresses of the first A, B, D and C, and of scratch memory.
     """
     t, name = shape.dtype, f"op_large_{shape.dtype[0]}"
+    if t == "bfloat16":
+        t, name = "float", "op_bfloat16"
     alpha, beta = (_literal(x, t) for x in (shape.alpha, 0.0 if shape.addend is None else shape.beta))
     sizes = (shape.m, shape.n, shape.k, *shape.a, *shape.b, shape.c, *(shape.addend or (0, 0)))
     return name, [f"const op_sizes z = {{{', '.join(map(str, sizes))}}};",

@@ -21,7 +21,7 @@ from .expressions import Affine, Array, Load
 from .linking import Links
 from .memory import MemoryPlan, plan_memory
 from .operators.indexing import check_range
-from .scheduling import drop_unread, order_kernels
+from .scheduling import drop_unread, fuse_updates, order_kernels
 from .translation import Translator, sizes
 
 __all__ = ["NativeStep", "translate"]
@@ -120,7 +120,7 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
                                    {n: (inputs[n], r) for n, r in ranges.items()}, is_linked)
     e = translator.read(outputs[loss])
     mean = translator.store(e, translator.allocate(e.dtype, e.shape))
-    kernels = drop_unread(order_kernels(translator.kernels), mean.array)
+    kernels = drop_unread(order_kernels(fuse_updates(translator.kernels)), mean.array)
     plan = plan_memory(kernels, [mean.array])
     writer = Writer(plan)
     body = writer.write(kernels)

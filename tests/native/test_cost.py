@@ -108,12 +108,26 @@ def test_steps_of_larger_products_pay_off_there_as_well_and_reading_large_weight
     assert cost(1, LearningRateSGD(), hidden=2048, features=1024).pays_off(10**6)
 
 
-def test_convolutions_pay_off_in_float64_alone(on_amd):
+def test_small_convolutions_pay_off_in_float64_alone(on_amd):
     for dtype, pays_off in (("float32", False), ("float64", True)):
         x, w = variable("x", dtype, [32, 8, 16, 16]), variable("w", dtype, [16, 8, 3, 3])
         c = estimate_cost([op.Conv(x, w)], [x])
         assert c.convolutions + c.lowered == c.flops == 2 * 32 * 16 * 14 * 14 * 8 * 9
         assert c.pays_off(10**6) == (c.lowered > 0) == pays_off
+
+
+def test_large_convolutions_pay_off():
+    """Forward, and the gradient by kernels, in which images stand for channels."""
+    x, w = variable("x", "float32", [8, 16, 20, 20]), variable("w", "float32", [16, 16, 3, 3])
+    turned, dy = variable("t", "float32", [16, 8, 20, 20]), variable("dy", "float32", [16, 8, 18, 18])
+    for y in (op.Conv(x, w), op.Conv(turned, dy)):
+        c = estimate_cost([y], [x])
+        assert c.large == c.flops
+        assert c.pays_off(10**6)
+    for less in ((15, 16), (16, 15)):
+        c = estimate_cost([op.Conv(variable("x", "float32", [8, less[0], 20, 20]),
+                                   variable("w", "float32", [less[1], less[0], 3, 3]))], [])
+        assert c.convolutions == c.flops
 
 
 def test_onnxruntime_gains_by_cores():

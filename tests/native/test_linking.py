@@ -6,6 +6,7 @@ import shutil
 import threading
 import warnings
 
+import ml_dtypes
 import numpy as np
 import pytest
 from once import ON_NEWEST
@@ -28,14 +29,14 @@ class Batch(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ssize_t) for name in ("count", "a", "b", "d", "c", "threads")]
 
 
-def get_kernel(dtype, library=None):
+def get_kernel(dtype, library=None, rounds=False):
     kind = ctypes.c_float if dtype == np.float32 else ctypes.c_double
-    name = f"op_large_{'f' if dtype == np.float32 else 'd'}"
+    name = "op_bfloat16" if rounds else f"op_large_{'f' if dtype == np.float32 else 'd'}"
     signature = ctypes.CFUNCTYPE(None, Sizes, Batch, *[ctypes.c_void_p] * 5, kind, kind)
     return signature(find_address(name) if library is None else ctypes.cast(library[name], ctypes.c_void_p).value)
 
 
-SCRATCH = np.zeros(2**21, np.uint8)
+SCRATCH = np.zeros(2**21 + 64, np.uint8)
 
 
 def multiply(kernel, a, b, c, d=None, alpha=1.0, beta=0.0, threads=1):
@@ -71,11 +72,12 @@ def draw_size(rng, largest):
     return max(1, int(rng.choice([rng.integers(1, 70), rng.integers(1, largest), *limits])))
 
 
-def check_random_products(seed, count, largest=560, library=None):
+def check_random_products(seed, count, largest=560, library=None, rounds=False):
+    """Products of float32 and float64, or in bfloat16; each by one thread, two and three."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        dtype = [np.float32, np.float64][rng.integers(2)]
-        kernel = get_kernel(dtype, library)
+        dtype = np.float32 if rounds else [np.float32, np.float64][rng.integers(2)]
+        kernel = get_kernel(dtype, library, rounds)
         m, n, k = (draw_size(rng, largest) for _ in range(3))
         batch = ((), (), (3,), (5,))[rng.integers(4)]
         a, b = draw_matrix(rng, batch, m, k, dtype), draw_matrix(rng, batch, k, n, dtype)
@@ -86,7 +88,8 @@ def check_random_products(seed, count, largest=560, library=None):
         d = (None, np.broadcast_to(bias, c.shape), np.broadcast_to(column, c.shape),
              draw_matrix(rng, batch, m, n, dtype), c)[kind]
         alpha, beta = rng.choice([1.0, -0.5, 2.0]), 0.0 if d is None else rng.choice([1.0, 0.25, 0.0])
-        expected = alpha * (a.astype(float) @ b) + (beta * d.astype(float) if beta else 0)
+        exact_a, exact_b = (x.astype(ml_dtypes.bfloat16).astype(float) if rounds else x.astype(float) for x in (a, b))
+        expected = alpha * (exact_a @ exact_b) + (beta * d.astype(float) if beta else 0)
         first = c.copy()
         result = multiply(kernel, a, b, c, d, alpha, beta).copy()
         tolerance = 2e-6 if dtype == np.float32 else 1e-14
@@ -99,6 +102,32 @@ def check_random_products(seed, count, largest=560, library=None):
 
 def test_large_products_are_right_and_of_the_same_bits_on_any_number_of_threads():
     check_random_products(0, 60)
+
+
+def test_products_in_bfloat16():
+    """Operands are rounded to it, sums are those of float32."""
+    check_random_products(1, 25, rounds=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("-U__AVX512BF16__",), ("-U__AVX512BF16__", "-DOP_LANES=1")],
+                         ids=["native", "floats", "1"])
+def test_products_in_bfloat16_by_any_instructions(flags):
+    texts = map(read_text, ("prelude", "support", "threads", "bfloat16"))
+    warned = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-function")
+    head = "#define _POSIX_C_SOURCE 200809L\n#define OP_POOL\n#define OP_KERNEL\n"
+    library = compile_library(head + "\n".join(texts), flags=(*FLAGS, *warned, *flags))
+    check_random_products(len(flags), 300, library=library, rounds=True)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, 3.4e38, 1e-40, 1.00390625, 1.01171875])
+def test_bfloat16_rounds_as_numpy(special):
+    """NaN and infinity, overflow, denormal numbers, which count as 0, and ties between even and odd."""
+    a, b = np.full((3, 5), special, np.float32), np.eye(5, 20, dtype=np.float32)
+    result = multiply(get_kernel(np.float32, rounds=True), a, b, np.empty((3, 20), np.float32))
+    with np.errstate(all="ignore"):
+        expected = a.astype(ml_dtypes.bfloat16).astype(np.float32) @ b
+    np.testing.assert_allclose(result, expected, atol=1e-38)
 
 
 @pytest.mark.slow
@@ -172,5 +201,6 @@ def test_constants_and_kernels_are_linked():
 
 
 def test_kernels_have_types_of_their_own():
-    assert all(set(kernel.files) <= {"threads", "large_products"} for kernel in KERNELS.values())
+    files = {"threads", "large_products", "convolutions", "bfloat16"}
+    assert all(set(kernel.files) <= files for kernel in KERNELS.values())
     assert Links(("op_large_d",)).define_kernels().count("OP_KERNEL void op_large_") == 1
