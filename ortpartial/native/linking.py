@@ -109,8 +109,8 @@ class Links:
 
     def find(self, threads: int) -> tuple[int, ...]:
         """The content of the fields, for so many threads."""
-        addresses = (*map(find_address, self.kernels), *(t.content.ctypes.data for t in self.tables))
-        return (threads, *addresses) if self.is_linked else ()
+        tables = (t.content.ctypes.data for t in self.tables if t.content is not None)
+        return (threads, *map(find_address, self.kernels), *tables) if self.is_linked else ()
 
     def declare_fields(self) -> str:
         """The fields in C."""

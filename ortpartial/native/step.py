@@ -18,6 +18,7 @@ from .c_file import CFile, Field, lay_out, name_fields
 from .emission import Writer, pool
 from .expansions import expand
 from .expressions import Affine, Array, Load
+from .kernels import Kernel
 from .linking import Links
 from .memory import MemoryPlan, plan_memory
 from .operators.indexing import check_range
@@ -131,15 +132,21 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     changed, refusals = [used[n] for n in state], tuple(writer.refusals)
     memory = _list_memory(plan, row_fields if is_training else [], batch, bool(refusals))
     _check_sizes([*changed, *memory])
-    read = {r.array for kernel in kernels for r in kernel.reads()}
-    tables = [table for table in translator.tables if table in read]
-    apart = [table for table in tables if is_linked and table.size > _FEW]
+    tables, apart = _split_tables(translator.tables, kernels, is_linked)
     links = Links(tuple(writer.kernels), tuple(apart), is_linked)
     text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals, is_training, links)
-    source = text.source([table for table in tables if table not in apart], writer.functions(),
-                         [*writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])
+    source = text.source(tables, writer.functions(), [
+        *writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])
     return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
                       tuple(memory), refusals, links)
+
+
+def _split_tables(tables: Sequence[Array], kernels: Sequence[Kernel], is_linked: bool
+                  ) -> tuple[list[Array], list[Array]]:
+    """The constants that kernels read: those of the text, and those that are read where they are."""
+    read = {r.array for kernel in kernels for r in kernel.reads()}
+    linked = {table for table in tables if is_linked and table.size > _FEW}
+    return ([t for t in tables if t in read and t not in linked], [t for t in tables if t in read and t in linked])
 
 
 def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:

@@ -1,5 +1,8 @@
 """The choice of an engine: by its name, by the device, and by the number of steps."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from models import mlp
 from trainings import linear_engine
@@ -78,3 +81,10 @@ def test_a_choice_is_made_once(monkeypatch):
     engine = Optimizer(mlp()).training.engine
     kinds = {select_for_length(engine, rows, 10**6)[0].name for rows in (8, 8, 16, 8, 8)}
     assert (kinds, counted) == ({"epoch"}, [(8, 10**6), (16, 10**6), (8, 10**6)])
+
+
+@pytest.mark.parametrize(("steps", "weights", "are_many"), [
+    (199, 10**9, False), (200, 10**9, True), (4999, 100, False), (5000, 1, True)])
+def test_few_steps_are_looked_at_where_they_multiply_for_seconds(steps, weights, are_many):
+    source = SimpleNamespace(first={"w": np.broadcast_to(np.float32(0), (weights,))})
+    assert selection._are_many(source, 32, steps) is are_many

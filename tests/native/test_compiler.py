@@ -302,3 +302,15 @@ def test_interrupted_search_is_made_again(script, monkeypatch, ctrl_c):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
         find_compiler()
+
+
+def test_a_long_source_is_compiled_with_fewer_optimizations(monkeypatch):
+    """Loops are still in vectors."""
+    seen, compiler = [], require_compiler()
+    monkeypatch.setattr("ortpartial.native.compiler._compile", lambda *args: seen.append(args[2]))
+    for length in (10, 200_000):
+        compile_library("/* " + "x" * length + str(os.getpid()) + " */", compiler=compiler)
+    short, long = seen
+    assert tuple(short) == FLAGS
+    assert "-O3" not in long
+    assert {"-O2", "-ftree-vectorize", *FLAGS} - {"-O3"} <= {*long}

@@ -11,7 +11,7 @@ import pytest
 from once import ON_NEWEST
 
 from ortpartial.native.compiler import FLAGS, compile_library
-from ortpartial.native.products import ProductShape, scratch_elements, write_product
+from ortpartial.native.products import ProductShape, is_large, scratch_elements, write_product
 
 pytestmark = [ON_NEWEST, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 
@@ -204,3 +204,14 @@ def test_operands_are_not_read_or_written_beyond_their_ends(tmp_path):
 def test_products_without_rows_or_columns():
     texts = [write_product(ProductShape(m, n, 3, (3, 1), (n, 1), n), f"p{m}") for m, n in ((0, 4), (4, 0))]
     assert all("(void)" in text for text in texts)
+
+
+def test_large_products_are_left_to_a_kernel():
+    """Those of a library from smaller sizes on than within a file that is complete in itself."""
+    def ask(m, n, k):
+        shape = ProductShape(m, n, k, (k, 1), (n, 1), n)
+        return is_large(shape, True), is_large(shape, False)
+
+    assert [ask(64, 64, k) for k in (63, 64, 1023, 1024)] == [
+        (False, False), (True, False), (True, False), (True, True)]
+    assert [ask(*sizes) for sizes in ((3, 1024, 1024), (1024, 7, 1024), (1024, 256, 1))] == [(False, False)] * 3
