@@ -40,6 +40,7 @@ from .selection import (
     MANY_STEPS,
     needs_one_copy,
     register_engine,
+    repays_compilation,
     select_for_device,
     select_for_fit,
     select_for_length,
@@ -70,5 +71,6 @@ __all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "Engi
            "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "fits",
            "get_states", "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic",
            "needs_one_copy", "prefetch", "read_numbers", "refuse_batches", "refuse_foreign", "register_engine",
-           "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length", "select_for_memory",
-           "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse", "write_step"]
+           "repays_compilation", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
+           "select_for_memory", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
+           "write_step"]

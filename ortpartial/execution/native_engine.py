@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from string import Template
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import ModelProto
@@ -80,6 +82,8 @@ class NativeEngine(EpochEngine):
     runs = (("step", ("model", "loss", "gradient", "update")),)
     #: Whether single steps, which return all that they compute, are machine code as well.
     compiles_calls = False
+    #: Whether single steps that cannot be machine code are graphs, as nobody has asked for this engine.
+    may_run_graphs = False
 
     def __init__(self, source: StepSource):
         super().__init__(source)
@@ -120,10 +124,15 @@ class NativeEngine(EpochEngine):
         if not self.compiles_calls or is_symbolic(shapes):
             return super()._open_call(source, shapes)
         parts = source.compose_parts()
-        if len(parts) != 1:
-            raise UntranslatableError(f"engine='native' takes a step of one part, and this one has {len(parts)}; leave "
-                                      f"it at 'auto'.")
-        return _NativeCall(self, parts[0], self._find_turn(parts))
+        try:
+            if len(parts) != 1:
+                raise UntranslatableError(f"engine='native' takes a step of one part, and this one has {len(parts)}; "
+                                          f"leave it at 'auto'.")
+            return _NativeCall(self, parts[0], self._find_turn(parts))
+        except UntranslatableError:
+            if self.may_run_graphs:
+                return super()._open_call(source, shapes)
+            raise
 
 
 def _compile(write: Callable[[], NativeStep]) -> tuple[NativeStep, ctypes.CDLL]:
@@ -158,8 +167,12 @@ class _NativeMemory:
         """A step for each row of an order; the losses, or the refusal of a number."""
         losses = np.empty(len(order), self.step.loss_dtype)
         if code := self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data):
-            raise DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
+            raise self._refuse(code)
         return losses
+
+    def _refuse(self, code: int) -> DataError:
+        """The refusal of a number, to raise."""
+        return DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
 
     def _check_time(self) -> None:
         """Raise where the training was ended."""
@@ -205,6 +218,19 @@ class _NativeProgram(_NativeMemory):
         return losses
 
 
+#: A step from a set of buffers to another: pairs of addresses, to and from, of which each tells how many bytes to copy.
+_CALL = Template("""
+int32_t ${name}_call(${name}_state *state, ${name}_memory *memory, ${name}_given *given, void *const *copies,
+    const int64_t *bytes, int64_t before, int64_t all, void *loss) {
+  const int64_t order[1] = {0};
+  for (int64_t i = 0; i < before; ++i) memcpy(copies[2 * i], copies[2 * i + 1], (size_t)bytes[i]);
+  const int32_t code = ${name}_train(state, memory, (const ${name}_rows *)copies, given, order, 1, loss);
+  for (int64_t i = before; i < all && !code; ++i) memcpy(copies[2 * i], copies[2 * i + 1], (size_t)bytes[i]);
+  return code;
+}
+""")
+
+
 class _NativeCall(_NativeMemory):
     """A step in machine code on the arrays of a batch, which returns all that it computes."""
 
@@ -216,7 +242,15 @@ class _NativeCall(_NativeMemory):
                                       f"engine at 'auto'.")
         #: A result is a state that no step reads.
         self._results = {f"{n}//result": n for n in results}
-        super().__init__(engine, *_compile(lambda: self._write(part, results)))
+        step, library = _compile(lambda: self._write(part, results))
+        super().__init__(engine, step, library)
+        self._shown = [(self._results[n], array) for n, array in self._fields if n in self._results]
+        self._loss = np.zeros(1, step.loss_dtype)
+        #: By set of buffers, the data that a call reads, the call, and the numbers of bytes that it copies.
+        self._copies: dict[int, tuple[Any, ...]] = {}
+        self._call = library[f"{step.name}_call"]
+        self._call.restype = ctypes.c_int32
+        self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
 
     def _write(self, part: Step, results: Mapping[str, Value]) -> NativeStep:
         """The step, whose inputs and settings are copied into its memory."""
@@ -226,25 +260,35 @@ class _NativeCall(_NativeMemory):
                                     for key, n in self._results.items()}}
         losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
         outputs = {_NO_LOSS: constant(np.float32(0)), **part.outputs}
-        return translate(inputs, outputs, rows=(), state={**part.state, **self._results},
+        step = translate(inputs, outputs, rows=(), state={**part.state, **self._results},
                          loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration)
+        return replace(step, source=step.source + _CALL.substitute(name=step.name))
+
+    def _bind(self, side: int, data: Collection[str]) -> tuple[Any, ...]:
+        """The data that a call from a set of buffers reads, and its arguments: buffers do not move."""
+        before, after = self.engine.buffers[side], self.engine.buffers[side ^ self.turn]
+        state = [(n, a) for n, a in self._fields if n not in self._results]
+        copies = [*((a, self._find_given(side, n)) for n, a in self._further if n not in data),
+                  *((a, before[n].numpy()) for n, a in state), *((after[n].numpy(), a) for n, a in state)]
+        addresses = [(to.ctypes.data, source.ctypes.data) for to, source in copies]
+        pointers = (ctypes.c_void_p * max(2, 2 * len(copies)))(*[place for pair in addresses for place in pair])
+        sizes = np.array([to.nbytes for to, _ in copies], np.int64)
+        read = [(n, a) for n, a in self._further if n in data]
+        self._copies[side] = read, partial(
+            self._call, self.state.ctypes.data, self.memory.ctypes.data, self._given_address, pointers,
+            sizes.ctypes.data, len(copies) - len(state), len(copies), self._loss.ctypes.data), sizes
+        return self._copies[side]
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take a step from this set of buffers to the next; return copies of the results."""
-        engine, results = self.engine, self._results
         self._check_time()
-        before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
-        for name, array in self._fields:
-            if name not in results:
-                array[...] = before[name].array
-        self._iteration[0] = engine.iteration
-        for name, array in self._further:
-            array[...] = arrays[name] if name in arrays else self._find_given(side, name)
-        self._take_steps(_point_to([]), np.zeros(1, np.int64))
-        for name, array in self._fields:
-            if name not in results:
-                after[name].numpy()[...] = array
-        return {results[name]: array.copy() for name, array in self._fields if name in results}
+        read, call, _ = self._copies.get(side) or self._bind(side, arrays.keys())
+        self._iteration[0] = self.engine.iteration
+        for name, array in read:
+            array[...] = arrays[name]
+        if code := call():
+            raise self._refuse(code)
+        return {name: array.copy() for name, array in self._shown}
 
     def _find_given(self, side: int, name: str) -> np.ndarray:
         """A setting, or state that this kind of step only reads."""

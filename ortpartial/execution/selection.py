@@ -17,8 +17,8 @@ from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "select_for_device", "select_for_fit",
-           "select_for_length", "select_for_memory", "select_for_steps"]
+__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "repays_compilation", "select_for_device",
+           "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 5000
@@ -220,6 +220,32 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
         runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
     return runner.lengths[rows, steps]
+
+
+def repays_compilation(source: StepSource, steps: int) -> bool:
+    """Whether machine code would have saved more in so many single steps than its compilation takes.
+
+    A training that nobody has announced the length of is compiled then: it never takes much more than twice the time
+    of the better choice.
+
+    Parameters
+    ----------
+    source : StepSource
+        Composes the steps, with the sizes of a batch.
+    steps : int
+        The steps that were taken.
+
+    Returns
+    -------
+    bool
+    """
+    from ortpartial.native import estimate_cost, find_compiler
+
+    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+        return False
+    step = source.compose(branches=False)
+    cost = estimate_cost(step.outputs.values(), list(step.rows.values()))
+    return steps * (cost.take_on(source.threads() or cores()) - cost.seconds_compiled) > cost.seconds_compiling
 
 
 def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:
