@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
-from ortpartial.graph import Value, constant, state_refusal, variable
+from ortpartial.graph import Value, state_refusal
 
 from .call import Call
 from .epoch_engine import EpochEngine
@@ -23,17 +21,13 @@ from .shared_sessions import shared_sessions
 from .step import Arrays, Shapes, Step, StepSource
 
 if TYPE_CHECKING:
-    from ortpartial.native import Field, NativeStep
+    from ortpartial.native import NativeStep
 
 __all__ = ["NativeEngine", "write_step"]
 
 #: Most steps in a call, and the most multiplications that they take together: a tenth of a second, which is all that
 #: Ctrl-C can take away. A call copies the state in and out, which with fewer took 5 % of a million weights' training.
 _STEPS, _WORK = 2**15, 2**30
-#: Bytes that memory is aligned to, a line of the cache.
-_LINE = 64
-#: The loss of a step that returns none.
-_NO_LOSS = "//loss"
 
 
 def write_step(source: StepSource, weighting: bool | str = False, name: str = "step") -> NativeStep:
@@ -151,9 +145,11 @@ class _NativeMemory:
 
     def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
         self.engine, self.step = engine, step
-        self.state, self.memory = _allocate(step.state), _allocate(step.memory)
+        from ortpartial.native import allocate_struct, lay_out
+
+        self.state, self.memory = allocate_struct(lay_out(step.state)), allocate_struct(lay_out(step.memory))
         given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
-        self.given = _allocate_as(np.dtype(given, align=True))
+        self.given = allocate_struct(np.dtype(given, align=True))
         # All that a call can find out before, as an epoch may take microseconds.
         self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
@@ -167,18 +163,15 @@ class _NativeMemory:
         """A step for each row of an order; the losses, or the refusal of a number."""
         losses = np.empty(len(order), self.step.loss_dtype)
         if code := self._train(pointers, self._given_address, order.ctypes.data, len(order), losses.ctypes.data):
-            raise self._refuse(code)
+            raise DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
         return losses
 
-    def _refuse(self, code: int) -> DataError:
-        """The refusal of a number, to raise."""
-        return DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
 
-    def _check_time(self) -> None:
-        """Raise where the training was ended."""
-        options = self.engine.local.options
-        if options is not None and options.terminate:  # as onnxruntime ends a run by them
-            raise DeadlineError("The training was ended between two batches.")
+def check_time(engine: NativeEngine) -> None:
+    """Raise where the training was ended."""
+    options = engine.local.options
+    if options is not None and options.terminate:  # as onnxruntime ends a run by them
+        raise DeadlineError("The training was ended between two batches.")
 
 
 class _NativeProgram(_NativeMemory):
@@ -201,7 +194,7 @@ class _NativeProgram(_NativeMemory):
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         engine, order, pointers = self.engine, np.ascontiguousarray(batches, np.int64), self._pointers
-        self._check_time()
+        check_time(engine)
         if not self.is_direct:
             rows = [np.ascontiguousarray(a[order.ravel()], f.dtype)
                     for a, f in zip(self._rows, self.step.rows, strict=True)]
@@ -218,98 +211,49 @@ class _NativeProgram(_NativeMemory):
         return losses
 
 
-#: A step from a set of buffers to another: pairs of addresses, to and from, of which each tells how many bytes to copy.
-_CALL = Template("""
-int32_t ${name}_call(${name}_state *state, ${name}_memory *memory, ${name}_given *given, void *const *copies,
-    const int64_t *bytes, int64_t before, int64_t all, void *loss) {
-  const int64_t order[1] = {0};
-  for (int64_t i = 0; i < before; ++i) memcpy(copies[2 * i], copies[2 * i + 1], (size_t)bytes[i]);
-  const int32_t code = ${name}_train(state, memory, (const ${name}_rows *)copies, given, order, 1, loss);
-  for (int64_t i = before; i < all && !code; ++i) memcpy(copies[2 * i], copies[2 * i + 1], (size_t)bytes[i]);
-  return code;
-}
-""")
-
-
-class _NativeCall(_NativeMemory):
+class _NativeCall:
     """A step in machine code on the arrays of a batch, which returns all that it computes."""
 
     def __init__(self, engine: NativeEngine, part: Step, turn: int):
-        self.turn = turn
-        results = {n: v for n, v in part.outputs.items() if n not in part.state.values()}
-        if unsized := [n for n, v in results.items() if not v.is_static]:
-            raise UntranslatableError(f"The shape of the result {unsized[0]!r} is not known before a step runs; leave "
-                                      f"engine at 'auto'.")
-        #: A result is a state that no step reads.
-        self._results = {f"{n}//result": n for n in results}
-        step, library = _compile(lambda: self._write(part, results))
-        super().__init__(engine, step, library)
-        self._shown = [(self._results[n], array) for n, array in self._fields if n in self._results]
-        self._loss = np.zeros(1, step.loss_dtype)
-        #: By set of buffers, the data that a call reads, the call, and the numbers of bytes that it copies.
-        self._copies: dict[int, tuple[Any, ...]] = {}
-        self._call = library[f"{step.name}_call"]
-        self._call.restype = ctypes.c_int32
-        self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
+        from ortpartial.native import NativeFunction
 
-    def _write(self, part: Step, results: Mapping[str, Value]) -> NativeStep:
-        """The step, whose inputs and settings are copied into its memory."""
-        from ortpartial.native import translate
+        self.engine, self.part, self.turn = engine, part, turn
+        try:
+            self._function = NativeFunction(part.inputs, part.outputs, keeps_lock=False)
+        except UntranslatableError as e:
+            raise UntranslatableError(f"{e} Leave engine at 'auto'.") from None
+        results = [n for n in part.outputs if n not in part.state.values()]
+        self._results = {n: np.zeros(known_sizes(part.outputs[n]), part.outputs[n].dtype) for n in results}
+        #: By set of buffers, the data that a call reads, and the call.
+        self._calls: dict[int, tuple[dict[str, np.ndarray], Callable[[], int]]] = {}
 
-        inputs = {**part.inputs, **{key: variable(key, results[n].dtype, results[n].shape)
-                                    for key, n in self._results.items()}}
-        losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
-        outputs = {_NO_LOSS: constant(np.float32(0)), **part.outputs}
-        step = translate(inputs, outputs, rows=(), state={**part.state, **self._results},
-                         loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration)
-        return replace(step, source=step.source + _CALL.substitute(name=step.name))
-
-    def _bind(self, side: int, data: Collection[str]) -> tuple[Any, ...]:
-        """The data that a call from a set of buffers reads, and its arguments: buffers do not move."""
-        before, after = self.engine.buffers[side], self.engine.buffers[side ^ self.turn]
-        state = [(n, a) for n, a in self._fields if n not in self._results]
-        copies = [*((a, self._find_given(side, n)) for n, a in self._further if n not in data),
-                  *((a, before[n].numpy()) for n, a in state), *((after[n].numpy(), a) for n, a in state)]
-        addresses = [(to.ctypes.data, source.ctypes.data) for to, source in copies]
-        pointers = (ctypes.c_void_p * max(2, 2 * len(copies)))(*[place for pair in addresses for place in pair])
-        sizes = np.array([to.nbytes for to, _ in copies], np.int64)
-        read = [(n, a) for n, a in self._further if n in data]
-        self._copies[side] = read, partial(
-            self._call, self.state.ctypes.data, self.memory.ctypes.data, self._given_address, pointers,
-            sizes.ctypes.data, len(copies) - len(state), len(copies), self._loss.ctypes.data), sizes
-        return self._copies[side]
+    def _bind(self, side: int, data: Collection[str]) -> tuple[dict[str, np.ndarray], Callable[[], int]]:
+        """The arrays that a call from a set of buffers reads data from, and the call: no array moves."""
+        engine, part = self.engine, self.part
+        before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
+        read = {n: np.zeros(known_sizes(v), v.dtype) for n, v in part.inputs.items() if n in data}
+        arrays = {n: read[n] if n in read else (engine.fixed_inputs.get(n) or before[n]).numpy() for n in part.inputs}
+        written = {new: after[n].numpy() for n, new in part.state.items()} | self._results
+        addresses = [a.ctypes.data for a in (*arrays.values(), *(written[n] for n in part.outputs))]
+        self._calls[side] = read, partial(self._function.run, *addresses)
+        return self._calls[side]
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take a step from this set of buffers to the next; return copies of the results."""
-        self._check_time()
-        read, call, _ = self._copies.get(side) or self._bind(side, arrays.keys())
-        self._iteration[0] = self.engine.iteration
-        for name, array in read:
+        check_time(self.engine)
+        read, call = self._calls.get(side) or self._bind(side, arrays.keys())
+        for name, array in read.items():
             array[...] = arrays[name]
         if code := call():
-            raise self._refuse(code)
-        return {name: array.copy() for name, array in self._shown}
+            raise self._function.explain(code)
+        return {n: a.copy() for n, a in self._results.items()}
 
-    def _find_given(self, side: int, name: str) -> np.ndarray:
-        """A setting, or state that this kind of step only reads."""
-        buffer = self.engine.fixed_inputs.get(name) or self.engine.buffers[side][name]
-        return buffer.numpy()
+
+def known_sizes(v: Value) -> tuple[int, ...]:
+    """The shape of a value, of which a step in C knows all sizes."""
+    return tuple([d for d in v.shape or () if isinstance(d, int)])
 
 
 def _point_to(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
     """A struct of pointers to arrays."""
     return (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
-
-
-def _allocate(fields: Sequence[Field]) -> np.ndarray:
-    """Memory of a struct."""
-    from ortpartial.native import lay_out
-
-    return _allocate_as(lay_out(fields))
-
-
-def _allocate_as(dtype: np.dtype) -> np.ndarray:
-    """Memory of a single element, at the beginning of a line of the cache."""
-    raw = np.zeros(dtype.itemsize + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    return raw[start : start + dtype.itemsize].view(dtype)

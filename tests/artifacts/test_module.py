@@ -254,8 +254,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("engine", ["step", "native"])
-@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize(("between", "engine"), [*((b, "step") for b in BETWEEN), ("a rate", "native")])
 def test_an_update_ahead_of_the_optimizer_is_that_of_its_step(between, engine):
     """Where steps follow calls, a call computes the update, which `Optimizer.step` takes over if all is as it was."""
     batches = make_batches("mlp")
@@ -315,7 +314,7 @@ def test_a_compiler_that_fails_changes_nothing(monkeypatch):
 
     monkeypatch.setattr("ortpartial.artifacts.module.MANY_STEPS", 3)
     monkeypatch.setattr("ortpartial.artifacts.module.repays_compilation", lambda source, steps: True)
-    monkeypatch.setattr("ortpartial.native.compile_library", fail)
+    monkeypatch.setattr("ortpartial.native.function.compile_library", fail)
     step, auto = (open_module(STORED / "mlp", 0.01, engine=e) for e in ("step", "auto"))
     for module in (step, auto):
         train(module, make_batches("mlp"), 8)
