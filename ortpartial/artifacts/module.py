@@ -205,8 +205,10 @@ class Module(EngineNames, NamedSettings):
         """Go on in machine code, where so many short steps were taken that it pays."""
         source, n = self._steps.engine.source, self._n_steps
         assert isinstance(source, ArtifactSource)
+        if type(self._steps.engine) is not StepEngine or not source.is_translatable:
+            return
         sized = source.for_shapes({name: a.shape for name, a in feeds.items()}).for_kind(kind)
-        if type(self._steps.engine) is not StepEngine or not repays_compilation(sized, n):
+        if not repays_compilation(sized.compose().outputs.values(), n, sized.threads()):
             return
         steps = self._make_steps(source, "native")
         if isinstance(engine := steps.engine, NativeEngine):

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from math import prod
 
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
+from ortpartial.graph import Value
 from ortpartial.model import available_memory
 from ortpartial.runtime import Device, cores
 
@@ -222,18 +223,26 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     return runner.lengths[rows, steps]
 
 
-def repays_compilation(source: StepSource, steps: int) -> bool:
-    """Whether machine code would have saved more in so many single steps than its compilation takes.
+#: Seconds of a call of a small graph beside its nodes, between other work that has taken the caches.
+_CALL = 2e-5
+
+
+def repays_compilation(values: Collection[Value], steps: int, threads: int | None, *, calls: int = 0) -> bool:
+    """Whether machine code would have saved more in so many steps than its compilation takes.
 
     A training that nobody has announced the length of is compiled then: it never takes much more than twice the time
     of the better choice.
 
     Parameters
     ----------
-    source : StepSource
-        Composes the steps, with the sizes of a batch.
+    values : collection of Value
+        All that a step computes, of static sizes.
     steps : int
         The steps that were taken.
+    threads : int or None
+        Number of threads of a step.
+    calls : int
+        The calls of graphs in a step that take longer than those of machine code.
 
     Returns
     -------
@@ -241,11 +250,11 @@ def repays_compilation(source: StepSource, steps: int) -> bool:
     """
     from ortpartial.native import estimate_cost, find_compiler
 
-    if steps < MANY_STEPS or not source.is_translatable or find_compiler() is None:
+    if steps < MANY_STEPS or find_compiler() is None:
         return False
-    step = source.compose(branches=False)
-    cost = estimate_cost(step.outputs.values(), list(step.rows.values()))
-    return steps * (cost.take_on(source.threads() or cores()) - cost.seconds_compiled) > cost.seconds_compiling
+    cost = estimate_cost(values, ())
+    saved = cost.take_on(threads or cores()) + calls * _CALL - cost.seconds_compiled
+    return steps * saved > cost.seconds_compiling
 
 
 def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:

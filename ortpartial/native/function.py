@@ -13,7 +13,7 @@ import numpy as np
 from ortpartial.exceptions import DataError, UntranslatableError
 from ortpartial.graph import Value, constant, state_refusal, variable
 
-from .c_file import Field, lay_out
+from .c_file import lay_out
 from .compiler import compile_library
 from .step import translate
 
@@ -74,17 +74,24 @@ class NativeFunction:
         # A result is a state that nothing reads.
         results = {f"{n}//result": n for n in outputs}
         places = {key: variable(key, outputs[n].dtype, outputs[n].shape) for key, n in results.items()}
-        step = translate({**inputs, **places}, {_LOSS: constant(np.float32(0)), **outputs}, rows=(), state=results,
-                         loss=_LOSS, name=_NAME)
-        given = np.dtype([("iteration", np.int64, ()), *((f.c_name, f.dtype, f.shape) for f in step.given)], align=True)
-        self._refusals = step.refusals
+        # An argument is a state that stays as it is.
+        kept = {n: f"{n}//argument" for n in inputs}
+        after = {_LOSS: constant(np.float32(0)), **outputs, **{kept[n]: v for n, v in inputs.items()}}
+        step = translate({**inputs, **places}, after, rows=(), state={**kept, **results}, loss=_LOSS, name=_NAME)
+        self._refusals, layout = step.refusals, lay_out(step.state)
         self._arrays = state, memory, numbers = (
-            allocate_struct(lay_out(step.state)), allocate_struct(lay_out(step.memory)), allocate_struct(given))
+            allocate_struct(layout), allocate_struct(lay_out(step.memory)), np.zeros(1, np.int64))
         self._loss = np.zeros((), step.loss_dtype)
-        before = _copy("given", step.given, given, list(inputs), 0)
-        after = _copy("state", step.state, lay_out(step.state), list(results), len(inputs), is_read=True)
+        places_of: Any = layout.fields
+        copies: dict[bool, list[str]] = {True: [], False: []}
+        for f in step.state:
+            if f.size:
+                is_result, names = f.name in results, [*inputs, *results]
+                sides = [f"(char *)state + {places_of[f.c_name][1]}", f"a{names.index(f.name)}"]
+                to, source = reversed(sides) if is_result else sides
+                copies[is_result].append(f"  memcpy({to}, {source}, {f.size * f.dtype.itemsize});")
         text = _CALL.substitute(
-            name=_NAME, loss="float", before=before, after=after,
+            name=_NAME, loss="float", before="\n".join(copies[False]), after="\n".join(copies[True]),
             parameters="".join(f", void *a{i}" for i in range(len(inputs) + len(outputs))))
         library = compile_library(step.source + text, {f"{_NAME}.h": step.header})
         address = ctypes.cast(library[f"{_NAME}_call"], ctypes.c_void_p).value
@@ -108,19 +115,6 @@ class NativeFunction:
         DataError
         """
         return DataError(state_refusal(self._refusals[code - 1], int(self._arrays[1]["refused"].item())))
-
-
-def _copy(struct: str, fields: tuple[Field, ...], layout: np.dtype, names: list[str], start: int, *,
-          is_read: bool = False) -> str:
-    """Lines of C that copy arguments into the fields of a struct, or out of them."""
-    places: Any = layout.fields
-    lines = []
-    for f in fields:
-        if f.size:
-            inner, outer = f"(char *){struct} + {places[f.c_name][1]}", f"a{start + names.index(f.name)}"
-            to, source = (outer, inner) if is_read else (inner, outer)
-            lines.append(f"  memcpy({to}, {source}, {f.size * f.dtype.itemsize});")
-    return "\n".join(lines)
 
 
 def allocate_struct(layout: np.dtype) -> np.ndarray:
