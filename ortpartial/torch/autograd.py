@@ -345,7 +345,7 @@ class _NativeGradient(_StepGradient):
                  ) -> Sequence[torch.Tensor | None]:
         """The gradient by each leaf, None where there is none."""
         if self._all is not None and not torch.is_grad_enabled() and all(dys[i] is not None for i in self._all):
-            *gradients, total = self._run_backward([*kept, *dys])  # type: ignore[list-item]  # others are not read
+            *gradients, total = self._run_backward([*kept, *dys])
             if isfinite(total.item()):
                 return self._pick([*gradients, None])
         return super().backward(kept, dys, shapes)

@@ -1,4 +1,4 @@
-"""A layer in machine code computes the outputs and gradients of its graphs, within rounding, and leaves them the rest."""
+"""A layer in machine code computes the outputs and gradients of its graphs, within rounding."""
 
 import numpy as np
 import pytest
@@ -149,5 +149,5 @@ def test_calls_that_cannot_be_compiled_stay_graphs(error, monkeypatch):
 def test_wrong_tensors_are_refused():
     _, code = pair(chain)
     code.w = nn.Parameter(torch.zeros(6, 4))
-    with pytest.raises(DataError, match=r"'w' is torch.float32 of shape \[6, 4\], the graph takes .* of shape \[6, 5\]"):
+    with pytest.raises(DataError, match=r"'w' is torch.float32 of shape \[6, 4\], the graph takes .* \[6, 5\]"):
         use(code, rows())
