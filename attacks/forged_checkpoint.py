@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from victims import X, optimizer
 
-from ortpartial.estimator.checkpoint import _hash, read_checkpoint
-from ortpartial.estimator.checkpoint import write_checkpoint as write
+from ortpartial.execution.checkpoint import _hash, read_checkpoint
+from ortpartial.execution.checkpoint import write_checkpoint as write
 from ortpartial.model import read_tensors, write_tensors
 
 

@@ -65,14 +65,17 @@ def draw_tokens(folder: Path, tokens: int) -> np.ndarray:
 
 def train_here(folder: Path, tokens: int) -> Callable[[], float]:
     """A function that takes a step in ortpartial and returns its loss."""
+    import onnx
+
     from ortpartial import OrtGradientForwardBackwardOptimizer, add_lora
     from ortpartial.learning_loss import NextTokenLearningLoss
     from ortpartial.learning_rate import LearningRateAdamW
 
-    model = add_lora(folder / "int4/model.onnx", "linear", rank=RANK, alpha=ALPHA, random_state=0)
-    optimizer = OrtGradientForwardBackwardOptimizer(
-        model, "adapter", learning_loss=NextTokenLearningLoss(), learning_rate=LearningRateAdamW(RATE), batch_size=1)
-    del model
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:  # A model that is given by its path is not held twice.
+        onnx.save(add_lora(folder / "int4/model.onnx", "linear", rank=RANK, alpha=ALPHA, random_state=0), file.name)
+        optimizer = OrtGradientForwardBackwardOptimizer(
+            file.name, "adapter", learning_loss=NextTokenLearningLoss(), learning_rate=LearningRateAdamW(RATE),
+            batch_size=1)
     ids = draw_tokens(folder, tokens)
     return lambda: float(optimizer.partial_fit(ids, ids).train_losses_[-1])
 

@@ -309,6 +309,24 @@ def engines(source: Path, results: dict[str, Any]) -> list[str]:
             table(["weights", "dtype", "batch", "fastest, µs", *columns, "auto takes", "auto"], rows, 2)]
 
 
+def derivatives(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `derivatives.py`."""
+    rows, former = [], None
+    names = list(dict.fromkeys(n for e in results["derivatives"] for n in e["us"]))
+    for e in results["derivatives"]:
+        us, here = e["us"], [e["network"], str(e["rows"])]
+        rows.append([*(here if here != former else ["", ""]), e["derivative"],
+                     *(digits(us[n]) if n in us else "" for n in names), f"{e['runs']:.1f}",
+                     *(f"{us['ours'] / us[n]:.2f}" if n in us else "" for n in names[1:])])
+        former = here
+    return ["## Derivatives\n", measured(results),
+            "```bash\ntaskset -c 0 python bench/derivatives.py\n```\n",
+            prose("Microseconds of a call of a network with tanh between its layers and of its derivatives as models, "
+                  "beside torch.func and JAX with `jit`, their cost in runs of the network, and ours over the others' "
+                  "time. Jacobian and Hessian are those of each row by its inputs."),
+            table(["network", "rows", "derivative", *names, "runs", *(f"ours / {n}" for n in names[1:])], rows, 3)]
+
+
 def readme_table(results: dict[str, Any]) -> str:
     """The table of the README: engine "auto" beside other libraries on one core, with 32 rows of small networks."""
     us, columns = "cpu_us" if results["settings"]["cpu"] else "us", ("auto", "torch", "torch.compile", "jax scan")
@@ -334,7 +352,7 @@ def find_shown() -> dict[str, Any] | None:
 
 #: The section of a file of results, by a key that it has, in the order of the page.
 SECTIONS = {"steps": steps, "engines": engines, "versions": runtimes, "memory": memory, "parallel": parallel,
-            "llm": llm}
+            "llm": llm, "derivatives": derivatives}
 
 
 def kept() -> list[Path]:

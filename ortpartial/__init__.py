@@ -37,6 +37,10 @@ if _TYPE_CHECKING:
     from .adapters import add_dora, add_ia3, add_lora, load_adapter, merge, save_adapter
     from .adapters import trainable_parameters as trainable_parameters
     from .autodiff import composed, elementwise, grad, no_gradient, vjp
+    from .autodiff import jvp as jvp
+    from .derivatives import hessian_model, jacobian_model, jvp_model
+    from .derivatives import hvp_model as hvp_model
+    from .derivatives import vmap_model as vmap_model
     from .estimator import OnnxClassifier as OnnxClassifier
     from .estimator import OnnxRegressor as OnnxRegressor
     from .estimator import (
@@ -133,16 +137,17 @@ __all__ = ["Checkpoint", "DataParallel", "EarlyStopping", "GradientClipping", "L
            "OrtGradientForwardBackward", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
            "OrtPartialError", "OutputLoss", "PaddedBatches", "TrainingKit", "TrainingSession", "Value", "add_dora",
            "add_ia3", "add_lora", "add_loss_output", "build", "chain", "composed", "constant", "elementwise",
-           "export_c", "grad", "gradient_model", "load", "load_adapter", "merge", "nn", "no_gradient", "op",
-           "pad_rows", "plot_graph", "plot_losses", "run_kit", "save_adapter", "stop_gradient", "to_training_info",
-           "variable", "vjp", "write_kit"]
+           "export_c", "grad", "gradient_model", "hessian_model", "jacobian_model", "jvp_model",
+           "load", "load_adapter", "merge", "nn", "no_gradient", "op", "pad_rows", "plot_graph", "plot_losses",
+           "run_kit", "save_adapter", "stop_gradient", "to_training_info", "variable", "vjp", "write_kit"]
 __all__ += ["OnnxClassifier", "OnnxRegressor"] * all(map(_find_spec, ("sklearn", "scipy")))
 
 #: All names by the rooms that they are in. Names that are not in `__all__`, such as losses, optimizers and schedules,
 #: are imported from here as well, and listed by their rooms.
 _ROOMS = {name: room for room, names in {
     ".adapters": "add_dora add_ia3 add_lora load_adapter merge save_adapter trainable_parameters",
-    ".autodiff": "composed elementwise grad no_gradient vjp",
+    ".autodiff": "composed elementwise grad jvp no_gradient vjp",
+    ".derivatives": "hessian_model hvp_model jacobian_model jvp_model vmap_model",
     ".estimator": """
         OrtGradientForwardBackwardOptimizer OrtGradientOptimizer OutputLoss PaddedBatches add_loss_output
         pad_rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 __all__ = ["Limits", "limits", "use_limits"]
@@ -134,6 +135,7 @@ class Limits:
 
 
 _in_force = [Limits()]
+_here: ContextVar[Limits | None] = ContextVar("limits", default=None)
 
 
 def limits() -> Limits:
@@ -143,18 +145,27 @@ def limits() -> Limits:
     -------
     Limits
     """
-    return _in_force[-1]
+    return _here.get() or _in_force[-1]
 
 
 @contextmanager
-def use_limits(chosen: Limits) -> Iterator[None]:
-    """Rewrite by other limits for a while, in all threads: graphs that are made before and later keep theirs.
+def use_limits(chosen: Limits, *, everywhere: bool = True) -> Iterator[None]:
+    """Rewrite by other limits for a while: graphs that are made before and later keep theirs.
 
     Parameters
     ----------
     chosen : Limits
         The limits.
+    everywhere : bool
+        Whether they hold in all threads, or in this one alone.
     """
+    if not everywhere:
+        token = _here.set(chosen)
+        try:
+            yield
+        finally:
+            _here.reset(token)
+        return
     _in_force.append(chosen)
     try:
         yield

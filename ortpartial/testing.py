@@ -14,7 +14,7 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from .autodiff import grad
+from .autodiff import grad, jvp
 from .checks import to_generator
 from .exceptions import DataError, GraphError, ModelError
 from .graph import Value, build, variable
@@ -145,10 +145,11 @@ def check_gradient(
 ) -> None:
     """Compare the gradient of an expression with central differences.
 
-    Three comparisons: the gradient in float64 with central differences along random directions; the gradient in float32
-    with the gradient in float64; the gradient of a graph with symbolic sizes with the gradient of the graph with static
-    sizes. For the second order, all three are repeated with the gradient as the expression. float64 runs in onnx's
-    reference evaluator where onnxruntime has no kernel; float32 runs in onnxruntime if the expression itself does.
+    Four comparisons: the gradient in float64 with central differences along random directions; with the tangents of
+    forward mode, ⟨ȳ, J v⟩ = ⟨Jᵀ ȳ, v⟩; the gradient in float32 with the gradient in float64; the gradient of a graph
+    with symbolic sizes with the gradient of the graph with static sizes. For the second order, all but that of forward
+    mode are repeated with the gradient as the expression. float64 runs in onnx's reference evaluator where onnxruntime
+    has no kernel; float32 runs in onnxruntime if the expression itself does.
 
     Parameters
     ----------
@@ -204,6 +205,8 @@ def check_gradient(
         exact = _compile(g, g_args, dtype)(g_args)
         where = [f"argument {i} (of shape {args[i].shape}), order {k}" for i in wrt]
         differences.compare(forward, args, wrt, cotangents, exact, where)
+        if k == 1:
+            _compare_modes(f, args, wrt, cotangents, exact, dtype, _static, differences)
         if dtype == np.float64:
             single = _compile(g, g_args, np.float32, reference=not _runs(f, args, np.float32))(g_args)
             _compare("In float32", "in float64", single, exact, where, rtol_float32)
@@ -212,6 +215,8 @@ def check_gradient(
                 dynamic = _compile(g, g_args, dtype, naming=naming)(g_args)
                 tolerance = 1e-9 if dtype == np.float64 else rtol_float32
                 _compare("With symbolic sizes", "with static ones", dynamic, exact, where, tolerance)
+            if k == 1:
+                _compare_modes(f, args, wrt, cotangents, exact, dtype, _name_each, differences)
         # The gradient of second order is the gradient of g, a function of the arguments and the cotangents.
         wrt = [*wrt, *range(len(args), len(g_args))]
         f, args = g, g_args
@@ -232,13 +237,32 @@ def _gradient(f: Expression, wrt: Sequence[int], n: int) -> Expression:
     return g
 
 
+Naming = Callable[[int, int, int], "str | int"]
+
+
+def _compare_modes(f: Expression, args: Sequence[np.ndarray], wrt: Sequence[int], cotangents: Sequence[np.ndarray],
+                   gradients: Sequence[np.ndarray], dtype: type, naming: Naming, differences: _Differences) -> None:
+    """Compare forward with reverse mode: <ȳ, J v> = <Jᵀ ȳ, v> along a random direction of all arguments."""
+    n = len(args)
+    directions = [_round(differences.rng.normal(size=args[i].shape)) for i in wrt]
+
+    def push(*values: Value) -> list[Value]:
+        return jvp(_floats(f(*values[:n])), [values[i] for i in wrt], values[n:])
+
+    tangents = _compile(push, [*args, *directions], dtype, naming=naming)([*args, *directions])
+    forward = [c * t for c, t in zip(cotangents, tangents, strict=True)]
+    reverse = [g * v for g, v in zip(gradients, directions, strict=True)]
+    difference = abs(sum(p.sum() for p in forward) - sum(p.sum() for p in reverse))
+    scale = max(sum(np.abs(p).sum() for p in parts) for parts in (forward, reverse))
+    assert difference <= differences.rtol * scale, (
+        f"Forward mode gives {sum(p.sum() for p in forward):.9g} along a random direction, and reverse mode "
+        f"{sum(p.sum() for p in reverse):.9g}.")
+
+
 def _floats(outputs: Value | Sequence[Value]) -> list[Value]:
     """The outputs that have a gradient."""
     outputs = [outputs] if isinstance(outputs, Value) else outputs
     return [y for y in outputs if y.is_float]
-
-
-Naming = Callable[[int, int, int], "str | int"]
 
 
 def _static(argument: int, axis: int, size: int) -> int:

@@ -1,5 +1,6 @@
 """The logger of the package: silent unless logging is configured, it reports compilations."""
 
+import gc
 import logging
 import threading
 from types import SimpleNamespace
@@ -41,3 +42,22 @@ def test_a_compilation_that_fails_has_ended(caplog):
         raise ValueError
     assert seconds_compiling(threading.get_ident()) == 0
     assert not caplog.records
+
+
+def test_garbage_is_collected_after_a_compilation():
+    """Also after one that fails, and only where it was before."""
+    with compiling("a step"):
+        with compiling("a session"):
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), compiling("a step"):
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with compiling("a step"):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -25,7 +25,7 @@ from ortpartial.exceptions import (
     SettingError,
 )
 from ortpartial.execution import (
-    MANY_STEPS,
+    OFTEN,
     EngineNames,
     NativeEngine,
     StepEngine,
@@ -377,7 +377,7 @@ class Module(EngineNames, NamedSettings):
                  and self._steps.engine.copies > 1)
         kind = _KINDS[updates or ahead, accumulates]
         self._n_steps += 1
-        if self._n_steps % MANY_STEPS == 0 and self._settings[0] == "auto":
+        if self._n_steps % OFTEN == 0 and self._settings[0] == "auto":
             self._compile(feeds, kind)
         steps, engine = self._steps, self._steps.engine
         engine.write_control(CALLS, self._calls)

@@ -136,8 +136,9 @@ def grad(
     <Value Mul float32[N]>
     >>> model = build([x], {"x_grad": dx})
     """
-    outputs, wrt = (outputs,) if isinstance(outputs, Value) else _list("outputs", outputs), _list("wrt", wrt)
-    dys = (None,) * len(outputs) if cotangents is None else _list("cotangents", cotangents)
+    outputs = (outputs,) if isinstance(outputs, Value) else to_values("grad", "outputs", outputs)
+    wrt = to_values("grad", "wrt", wrt)
+    dys = (None,) * len(outputs) if cotangents is None else to_values("grad", "cotangents", cotangents)
     if wrong := [v for v in (*outputs, *wrt) if not isinstance(v, Value)]:
         raise GraphError(f"grad differentiates values by values, not {wrong[0]!r}; load(model).values has those of a "
                          f"model by name.")
@@ -149,10 +150,11 @@ def grad(
     return [zeros_like(x) if d is None else d for x, d in zip(wrt, backpropagate(outputs, seeds, wrt), strict=True)]
 
 
-def _list(name: str, values: Any) -> tuple[Any, ...]:
-    """The values of an argument of `grad`."""
+def to_values(function: str, name: str, values: Any) -> tuple[Any, ...]:
+    """The values of an argument of `grad` or `jvp`."""
     if isinstance(values, Value) or (listed := to_tuple(values)) is None:
-        raise GraphError(f"grad: {name} is a list of values, not {values!r}; write grad(y, [x]).")
+        example = "grad(y, [x])" if function == "grad" else "jvp(y, [x], [v])"
+        raise GraphError(f"{function}: {name} is a list of values, not {values!r}; write {example}.")
     return listed
 
 
@@ -212,9 +214,9 @@ class _Walk:
             return
         self._check_tensors(node)
         wanted = [x is not None and x.is_float and self.is_active(x) for x in node.inputs]
-        for x, d, w in zip(node.inputs, _pull(node, dys, wanted), wanted, strict=True):
-            if w and x is not None and d is not None:
-                self.add(x, unbroadcast(d, x))
+        for x, d in zip(node.inputs, pull(node, dys, wanted), strict=True):
+            if x is not None and d is not None:
+                self.add(x, d)
 
     def _check_tensors(self, node: Node) -> None:
         """Raise an error for a node, or a body of it, that reads a sequence on a path from `wrt`."""
@@ -285,13 +287,13 @@ def carries_gradient(x: Value) -> bool:
     return x.is_float or not x.type.tensor_type.elem_type
 
 
-def _pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
+def pull(node: Node, dys: Gradients, wanted: Sequence[bool]) -> Gradients:
     """Cotangents of a node's inputs, by its rule or through its body in the specification; an error without either."""
     domain, op_type = node.key
     body = None if has_rule(op_type, domain) else expand_body(node)
-    if body is None:
-        return rule_of(node)(node, dys, wanted)
-    return [d if w else None for d, w in zip(_through(node, body, dys), wanted, strict=True)]
+    pulled = rule_of(node)(node, dys, wanted) if body is None else _through(node, body, dys)
+    return [None if not w or x is None or d is None else unbroadcast(d, x)
+            for x, d, w in zip(node.inputs, pulled, wanted, strict=True)]
 
 
 def _through(node: Node, body: Sequence[Value | None], dys: Gradients) -> Gradients:

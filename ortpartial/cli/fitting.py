@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer, list_checkpoints
+from ortpartial.estimator import Checkpoint, OrtGradientForwardBackwardOptimizer
 from ortpartial.exceptions import ConvergenceError, SettingError
+from ortpartial.execution import list_checkpoints
 
 from .console import print_error, print_json, print_line
 from .options import OptionGroup, add_force_option, add_json_option

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ortpartial.model import write
 from ortpartial.rewrites import gradient_model
 
-from .console import print_json, print_line
+from .derivatives import write_derivative
 from .options import Commands, add_command, add_json_option, add_output_option, add_reading_options, load_model
 
 __all__ = ["add_gradient_command"]
@@ -49,10 +48,4 @@ def run_gradient(args: argparse.Namespace) -> int:
     """Write the gradient of a model."""
     source = load_model(args)
     model = gradient_model(source, args.wrt, args.outputs, cotangents=args.cotangents, suffix=args.suffix)
-    write(model, args.output)
-    inputs, outputs = ([v.name for v in values] for values in (model.graph.input, model.graph.output))
-    if args.json:
-        print_json({"model": args.output, "inputs": inputs, "outputs": outputs})
-    else:
-        print_line(f"{args.output}: {', '.join(inputs)} -> {', '.join(outputs)}")
-    return 0
+    return write_derivative(model, args.output, args.json)

@@ -18,6 +18,7 @@ from .bench import add_bench_command
 from .check import add_check_command
 from .completion import add_completion_command
 from .console import close_output, print_error, show_warning
+from .derivatives import add_derivative_commands
 from .export import add_export_command
 from .gradient import add_gradient_command
 from .habits import describe_option
@@ -97,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_PrintVersions, nargs=0, help="print the versions and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_train_command, add_predict_command, add_evaluate_command, add_info_command, add_gradient_command,
-                add_export_command, add_run_command, add_lora_command, add_bench_command, add_check_command):
+                add_derivative_commands, add_export_command, add_run_command, add_lora_command, add_bench_command,
+                add_check_command):
         add(commands)
     add_completion_command(commands, parser)
     return parser

@@ -132,7 +132,8 @@ def add_train_command(commands: Commands) -> None:
     where.add_argument("--device", default="cpu", metavar="DEVICE",
                        help="cpu, cuda, cuda:1, or an execution provider and its options, as in "
                             "OpenVINOExecutionProvider:num_streams=1; default: cpu")
-    where.add_argument("--precision", choices=("float16", "bfloat16"), help="mixed precision: the dtype of products")
+    where.add_argument("--precision", choices=("float16", "bfloat16"),
+                       help="mixed precision: the dtype of products; bfloat16 for processors with AVX512-BF16, too")
     where.add_argument("--checkpointing", action="store_true",
                        help="recompute values of the forward pass in place of keeping them: less memory, more time")
     where.add_argument("--distributed", action="store_true",

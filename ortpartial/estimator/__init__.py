@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 from ortpartial.installation import get_optional
 
 from .callbacks import Checkpoint, EarlyStopping
-from .checkpoint import encode, find_checkpoint, list_checkpoints, parse_state, read_checkpoint, write_checkpoint
-from .checkpoint_form import FORM
 from .full_optimizer import OrtGradientOptimizer
 from .loss_graph import add_loss_output
 from .missing_values import find_nullable
@@ -21,10 +19,9 @@ if TYPE_CHECKING:
     from .sklearn import OnnxClassifier as OnnxClassifier
     from .sklearn import OnnxRegressor as OnnxRegressor
 
-__all__ = ["FORM", "Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer",
-           "OutputLoss", "PaddedBatches", "add_loss_output", "check_inputs", "encode", "ends_in_probabilities",
-           "explain_output", "find_checkpoint", "find_nullable", "list_checkpoints", "pad_rows", "parse_state",
-           "read_checkpoint", "resolve_losses", "write_checkpoint"]
+__all__ = ["Checkpoint", "EarlyStopping", "OrtGradientForwardBackwardOptimizer", "OrtGradientOptimizer", "OutputLoss",
+           "PaddedBatches", "add_loss_output", "check_inputs", "ends_in_probabilities", "explain_output",
+           "find_nullable", "pad_rows", "resolve_losses"]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,15 @@ from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_flag
 from ortpartial.docstrings import document
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import DataParallel, TrainingView, find_overrides, interruptible, view_training
+from ortpartial.execution import (
+    DataParallel,
+    TrainingView,
+    find_checkpoint,
+    find_overrides,
+    interruptible,
+    view_training,
+    write_checkpoint,
+)
 from ortpartial.learning import (
     BaseLearningPenalty,
     GradientClipping,
@@ -43,7 +51,6 @@ from ortpartial.rewrites import LossScale
 from ortpartial.runtime import DeviceName, NodePlacement
 from ortpartial.training import RateFactors
 
-from .checkpoint import find_checkpoint, write_checkpoint
 from .display import list_changed, to_html, to_text
 from .former_methods import FormerMethods
 from .forms import Loss, ModelLike
@@ -128,9 +135,11 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
     precision : str, optional
         Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many numbers,
         losses, weights and their update stay in the dtype of the model, as do `predict`, the trained model, and
-        operators of other domains, such as products of packed weights. Engines ``"step"`` and ``"epoch"``. Meant for
-        devices: on the CPU, onnxruntime runs float16 by float32 kernels, whose results it may leave unrounded, and has
-        no bfloat16 kernels.
+        operators of other domains, such as products of packed weights. On the CPU, ``"bfloat16"`` rounds the operands
+        of products, and their results are float32: engine ``"native"``, which ``"auto"`` takes where it saves time,
+        computes them by AVX512-BF16; ``"epoch"`` and ``"step"`` compute the same in float32, and ``"auto"`` refuses a
+        processor without it. float16 is meant for devices, with engines ``"step"`` and ``"epoch"``: on the CPU,
+        onnxruntime runs it by float32 kernels, whose results it may leave unrounded.
     loss_scale : float or LossScale, optional
         Factor of the loss before differentiation, so that gradients do not vanish in float16. By default a `LossScale`
         for float16, which adapts the factor and skips steps whose gradient overflows; a number is fixed, and skips
@@ -758,8 +767,7 @@ class OrtGradientForwardBackwardOptimizer(FormerMethods, NamedSettings):
         "validation_loss", where it was computed, as in `validation_losses_`; `metrics` follow. Changes of a record
         stay; callbacks add columns by ``history_[-1]``, or by `training_view().record`.
         """
-        self._state.add_rates(self._loop.records)
-        return list(self._loop.records)
+        return list(self._loop.history)
 
     @history_.setter
     def history_(self, records: Sequence[Entries]) -> None:

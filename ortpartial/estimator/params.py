@@ -11,14 +11,14 @@ from typing import Any
 
 from ortpartial.annotations import Entries, Estimator, Settings
 from ortpartial.exceptions import SettingError
+from ortpartial.execution import HISTORY
 from ortpartial.learning import Piece, describe_unknown, list_settings, replace_settings
 
 __all__ = ["PROGRESS", "FormerName", "ModelSetting", "Progress", "Setting", "SettingMethod", "check_names",
            "collect_params", "list_fields", "replace_nested"]
 
 #: The progress of a training: attributes of the optimizer, and of the `Loop` that holds them.
-PROGRESS = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
-            "_rng": "rng", "history_": "records"}
+PROGRESS = {**HISTORY, "_rng": "rng"}
 
 
 class Setting:

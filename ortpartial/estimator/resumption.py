@@ -31,10 +31,9 @@ from ortpartial.learning import (
 from ortpartial.training import Engine, TrainingSpec, spec_of
 
 from .changes import WEIGHTS
-from .checkpoint_form import BITS
 
 __all__ = ["LOOP", "PIECES", "check_arrays", "check_model", "check_settings", "count_operators", "describe",
-           "read_settings", "rebuild_generator", "rebuild_piece", "rebuild_setting"]
+           "read_settings", "rebuild_piece", "rebuild_setting"]
 
 #: A setting as `describe` writes it: None, a number, a text, or a tuple or dict of them.
 Described: TypeAlias = Any
@@ -167,34 +166,6 @@ def check_arrays(engine: Engine, stored: Mapping[str, np.ndarray], origin: str) 
             here = {n: text or "nothing" for n, text in (("there", described.get(n)), ("here", expected.get(n)))}
             raise CheckpointError(f"{origin} is of another training: {n!r} is {here['there']} there, and "
                                   f"{here['here']} here.")
-
-
-def rebuild_generator(rng: np.random.Generator, bits: str, origin: str) -> np.random.Generator:
-    """A generator that draws from a source of this name: the present generator, where it does.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        The present generator.
-    bits : str
-        The class of the source.
-    origin : str
-        Where the name is from, for errors.
-
-    Returns
-    -------
-    numpy.random.Generator
-
-    Raises
-    ------
-    CheckpointError
-        numpy has no such source.
-    """
-    if bits == type(rng.bit_generator).__name__:
-        return rng
-    if bits not in BITS:
-        raise CheckpointError(f"{origin} is of a training whose random_state draws from {bits}; give such a Generator.")
-    return np.random.Generator(getattr(np.random, bits)())
 
 
 def describe(value: object) -> Described:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record
 from ortpartial.execution import Batch, Door, FitSettings, StepRunner
 from ortpartial.learning import Meter, ReduceOnPlateauSchedule, draw_weights
 from ortpartial.training import TrainingSpec, check_rewrites, count_elements
 
 from .predictor import Predictor
+from .state import TrainingState
 
 __all__ = ["SpecDoor"]
 
@@ -27,10 +28,12 @@ class SpecDoor(Door):
         Holds the weights.
     predictor : Predictor
         Computes validation losses, and has the data adapter.
+    state : TrainingState
+        Computes step sizes.
     """
 
-    def __init__(self, spec: TrainingSpec, engine: StepRunner, predictor: Predictor):
-        self.spec, self.engine, self.predictor = spec, engine, predictor
+    def __init__(self, spec: TrainingSpec, engine: StepRunner, predictor: Predictor, state: TrainingState):
+        self.spec, self.engine, self.predictor, self.state = spec, engine, predictor, state
 
     @property
     def target(self) -> str:  # type: ignore[override]
@@ -112,6 +115,10 @@ class SpecDoor(Door):
             scale, memory = plateau.watch(loss, float(engine.get(names.rate_scale)), memory, self.spec.rate.eta0)
             engine.set(names.rate_scale, np.array(scale))
             engine.set(names.plateau, memory)
+
+    def complete(self, records: Sequence[Record]) -> None:
+        """Compute the step sizes of the last epochs."""
+        self.state.add_rates(records)
 
     def describe_rate(self) -> tuple[TrainingSpec, int, float]:
         """The inputs of the last step size: a schedule is a graph, and an epoch may take microseconds."""

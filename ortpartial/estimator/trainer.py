@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ortpartial.annotations import Data, Record, State
-from ortpartial.exceptions import DataError
-from ortpartial.execution import Loop
+from ortpartial.execution import Loop, draw_rows
 from ortpartial.learning import BaseLearningRate
 
 from .resumption import read_settings
@@ -82,16 +81,6 @@ class OptimizerTrainer:
         """Multiply all step sizes by a number from the next batch on."""
         self.optimizer.scale_learning_rate(scale)
 
-    def read_history(self) -> list[Record]:
-        """A copy of the records of all epochs so far."""
-        return self.optimizer.history_
-
-    def read_record(self) -> Record:
-        """The record of the last epoch."""
-        records = self.loop.records
-        self.training.state.add_rates(records)
-        return records[-1]
-
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights that predictions use, by name."""
         return self.optimizer.trained_coef_
@@ -102,12 +91,7 @@ class OptimizerTrainer:
         loop, state = self.loop, self.training.state
         if X is not None:
             return state.compute_gradients(loop.to_arrays(X, y, sample_weight)[0])
-        rows = len(next(iter(state.engine.data.values()), ()))
-        if not rows:
-            raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
-        count = min(loop.settings.batch_size, rows)
-        drawn = np.arange(count) if rng is None else rng.choice(rows, count, replace=False)
-        return state.compute_gradients({n: a[drawn] for n, a in state.engine.data.items()})
+        return state.compute_gradients(draw_rows(state.engine.data, loop.settings.batch_size, rng))
 
     def copy_used(self) -> Mapping[str, np.ndarray]:
         """Copies of weights, their averages and running statistics."""

@@ -27,10 +27,11 @@ from ortpartial.execution import (
     FitTasks,
     Loop,
     Overrides,
+    check_form,
     count_batches,
-    get_states,
     is_batches,
     is_prefetching,
+    rebuild_generator,
     resolve_distributed,
 )
 from ortpartial.learning import (
@@ -76,8 +77,6 @@ from ortpartial.training import (
 )
 
 from .changes import UPDATE, WEIGHTS, check_lengths, replace_update
-from .checkpoint import find_checkpoint
-from .checkpoint_form import FORM, check_form
 from .forms import ModelLike
 from .loss_data import LossBatchReader, LossDataAdapter, Roles
 from .loss_graph import find_loss, list_predictions
@@ -94,7 +93,6 @@ from .resumption import (
     count_operators,
     describe,
     read_settings,
-    rebuild_generator,
     rebuild_piece,
     rebuild_setting,
 )
@@ -202,7 +200,6 @@ class Training:
                     "accumulate": check_count("accumulate", given["accumulate"]),
                     "use_average": check_flag("use_average", given["use_average"])}
         check_average(settings["use_average"], settings["averaging"])
-        resolve_precision(settings["precision"], settings["loss_scale"])
         training = cls(arguments, settings)
         training.compose(training.specify(training.read(owner, stacklevel)), fit_settings)
         training.engine.check()
@@ -261,9 +258,9 @@ class Training:
         self.data.is_told = not isinstance(self.arguments["learning_loss"], str)
         # Labels that do not count have a weight of 0 in what the adapter gives.
         self.predictor = Predictor(spec.without_ignored_labels(), engine, self.data)
-        self.door = SpecDoor(spec, engine, self.predictor)
-        self.loop = Loop(engine, self.door, settings)
         self.state = TrainingState(spec, engine)
+        self.door = SpecDoor(spec, engine, self.predictor, self.state)
+        self.loop = Loop(engine, self.door, settings)
         if (roles := self.roles) is not None:
             self.predictor.reader = LossBatchReader(self.data, roles.labels, roles.row_weights)
             self.state.outputs = list_predictions(spec.model, self.arguments["learning_loss"].name, roles.names) or None
@@ -280,7 +277,8 @@ class Training:
         former = [n for n, v in model.initializers.items() if v.array is None and n in model.arrays]
         model = specialize(model, variables=[*weights, *statistics], constants=former)
         gradient = resolve_checkpointing(settings["checkpointing"], model.values)
-        precision = resolve_precision(settings["precision"], settings["loss_scale"])
+        precision = resolve_precision(settings["precision"], settings["loss_scale"],
+                                      on_cpu=Device.parse(settings["device"]).is_cpu)
         device, parallel = settings["device"], settings["distributed"]
         parallel = parallel if isinstance(parallel, DataParallel) else DataParallel()
         device = device if isinstance(device, str) else str(Device.parse(device))
@@ -370,7 +368,7 @@ class Training:
             if y is not None:
                 self._balance(X, y)
                 steps = self.batches - (place.start if place else start)
-                if steps >= MANY_STEPS or self.engine.name == "native":
+                if steps >= MANY_STEPS or self.engine.name == "native" or self.engine.source.rounds:
                     self._adapt_engine(X, steps)
             self.loop.fit(X, y, sample_weight, X_val, y_val, tasks, place, overrides)
             self._note_rates()
@@ -412,7 +410,7 @@ class Training:
     def _note_rates(self) -> None:
         """Compute step sizes of the history now, where the optimizer may have changed when they are read."""
         if self.unsettled and not is_settled(self.settings["learning_rate"]):
-            self.state.add_rates(self.loop.records)
+            self.door.complete(self.loop.records)
 
     def _plan(self, seen: int, X: Data, y: Data, X_val: Data = None) -> None:
         """Let a schedule without a length of its own end with the batches that are asked for, after the seen."""
@@ -475,14 +473,11 @@ class Training:
     @property
     def progress(self) -> State:
         """Losses, epochs, generator and history, by the names of the optimizer's attributes; records are copies."""
-        self.state.add_rates(self.loop.records)
-        values = {n: getattr(self.loop, kept) for n, kept in PROGRESS.items()}
-        return {**values, "history_": [dict(record) for record in self.loop.records]}
+        return {**self.loop.progress, "_rng": self.loop.rng}
 
     @progress.setter
     def progress(self, values: Entries) -> None:
-        for name, value in values.items():
-            setattr(self.loop, PROGRESS[name], [dict(r) for r in value] if name == "history_" else value)
+        self.loop.progress, self.loop.rng = values, values.get("_rng", self.loop.rng)
 
     # -- changes
 
@@ -684,22 +679,12 @@ class Training:
             raise SettingError("A checkpoint is written between two steps: in a callback, not in another thread.")
         start = {**settings, **self.origin}
         with self.engine.turn.lock:
-            yield {
-                "form": FORM,
-                "settings": {n: describe(v) for n, v in start.items()},
-                "changes": {n: describe(v) for n, v in settings.items() if v != start[n]},
-                "operators": count_operators(self.spec),
-                "engine": self.engine.snapshot(copy=False),
-                "learned": dict(self.learned),
-                "class_weights": dict(self.class_weights),
-                "batches": self.batches,
-                "rate_starts": dict(self.spec.rate_starts),
-                "average_start": self.spec.average_start,
-                "progress": {n: v for n, v in self.progress.items() if n != "_rng"},
-                "random": self.loop.rng.bit_generator.state,
-                "place": self.loop.place.state,
-                "callbacks": get_states(self.loop.settings.callbacks),
-            }
+            yield self.loop.capture(
+                settings={n: describe(v) for n, v in start.items()},
+                changes={n: describe(v) for n, v in settings.items() if v != start[n]},
+                operators=count_operators(self.spec), engine=self.engine.snapshot(copy=False),
+                learned=dict(self.learned), class_weights=dict(self.class_weights), batches=self.batches,
+                rate_starts=dict(self.spec.rate_starts), average_start=self.spec.average_start)
 
     def note_origin(self) -> None:
         """Note the settings with which a training begins, that callbacks may change."""
@@ -730,14 +715,10 @@ class Training:
         CheckpointError
             There is none that is whole, or it is that of another training.
         """
-        if not isinstance(path, (str, os.PathLike)):
-            raise SettingError(f"resume is the folder of a Checkpoint, or a file of it, not {path!r}.")
         self.engine.connect()
-        stored = self.engine.broadcast(find_checkpoint(path) if self.engine.is_first else None)
-        if stored is None:
+        if (stored := self.loop.find(path)) is None:
             return None
-        file, state = stored
-        origin, max_iter = f"The checkpoint {str(file)!r}", self.loop.settings.max_iter
+        (origin, state), max_iter = stored, self.loop.settings.max_iter
         check_form(state, origin)
         check_settings(settings, state["settings"], origin)
         self.restore(state, origin)
@@ -746,7 +727,7 @@ class Training:
         former = state["settings"].get("validation_every") if "form" not in state else None
         if isinstance(former, float) and former == _FORMER_PERIOD and self.loop.settings.validation_every == 1:
             self.loop.settings = replace(self.loop.settings, validation_every=former)
-        logger.info("the training goes on from %s", file)
+        logger.info("%s: the training goes on", origin)
         return FitPosition.from_state(state["place"]), state["callbacks"]
 
     def restore(self, state: Entries, origin: str) -> None:
@@ -782,8 +763,7 @@ class Training:
             self._adopt_changed(replace(self.spec, **starts))
         with self.engine.turn.lock:
             self.restore_arrays(state["engine"])
-            rng.bit_generator.state = state["random"]
-            self.progress = {**state["progress"], "_rng": rng}
+            self.loop.restore(state, rng)
         changes = {n: state["changes"][n] for n in LOOP if n in state["changes"]}
         self.loop.settings = replace(self.loop.settings, **changes)
 

@@ -3,20 +3,14 @@
 from importlib import import_module as _import_module
 from pkgutil import iter_modules as _iter_modules
 
+from . import checkpoint, exchange, selection
 from .batches import count_batches, is_batches
+from .checkpoint import *
+from .checkpoint_form import check_form, rebuild_generator
 from .door import Batch, Door
 from .epoch import epoch_graph
 from .epoch_engine import EpochEngine
-from .exchange import (
-    DataParallel,
-    Exchange,
-    describe_arrays,
-    describe_graphs,
-    describe_settings,
-    describe_versions,
-    resolve_distributed,
-    share_cores,
-)
+from .exchange import *
 from .fit_data import choose_part
 from .fit_position import FitPosition
 from .fit_settings import FitSettings
@@ -27,7 +21,7 @@ from .hooks import has_hooks
 from .idle import IdleRunner
 from .inplace_engine import InplaceEngine
 from .interruption import interruptible
-from .loop import Loop
+from .loop import HISTORY, Loop
 from .mean import WeightedMean
 from .names import StepNames
 from .native_engine import NativeEngine, write_step
@@ -36,41 +30,30 @@ from .prefetch import is_prefetching, prefetch
 from .program import Program, RunLocal, bind, directions
 from .progress import Bar, Progress, is_interactive
 from .runner import ProgramKey, StepRunner, is_symbolic
-from .selection import (
-    MANY_STEPS,
-    needs_one_copy,
-    register_engine,
-    repays_compilation,
-    select_for_device,
-    select_for_fit,
-    select_for_length,
-    select_for_memory,
-)
+from .selection import *
 from .shape_policy import ShapePolicy
 from .shared_sessions import shared_sessions
 from .sparse_rows import SparseRows, wrap_sparse
-from .step import Arrays, Shapes, Step, StepSource, fits
+from .step import Arrays, Exchanging, Shapes, Step, StepSource, fits
 from .step_door import Means, StepDoor, describe_infinity, read_numbers
 from .step_engine import StepEngine
 from .stepper import EngineNames, Stepper
 from .task_context import TaskContext
 from .tasks import FitTasks, get_states, set_states
 from .vectors import Vector
-from .view import Trainer, TrainingView, view_training
+from .view import Trainer, TrainingView, draw_rows, view_training
 
-for _module in _iter_modules(__path__):  # An engine registers its name.
+for _module in _iter_modules(__path__):  # noqa: F405 - an engine registers its name.
     if _module.name.endswith("_engine"):
         _import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["MANY_STEPS", "Arrays", "Bar", "Batch", "DataParallel", "Door", "EngineNames", "EpochEngine", "Exchange",
-           "FitPosition", "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner",
-           "InplaceEngine", "Loop", "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress",
-           "RunLocal", "ShapePolicy", "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames",
-           "StepRunner", "StepSource", "Stepper", "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean",
-           "bind", "choose_part", "count_batches", "describe_arrays", "describe_graphs", "describe_infinity",
-           "describe_settings", "describe_versions", "directions", "epoch_graph", "find_overrides", "fits",
+__all__ = ["HISTORY", "Arrays", "Bar", "Batch", "Door", "EngineNames", "EpochEngine", "Exchanging", "FitPosition",
+           "FitSettings", "FitTasks", "GraphPart", "GraphSource", "HeldRows", "IdleRunner", "InplaceEngine", "Loop",
+           "Means", "NativeEngine", "Overrides", "Program", "ProgramKey", "Progress", "RunLocal", "ShapePolicy",
+           "Shapes", "SparseRows", "Step", "StepDoor", "StepEngine", "StepNames", "StepRunner", "StepSource", "Stepper",
+           "TaskContext", "Trainer", "TrainingView", "Vector", "WeightedMean", "bind", "check_form", "choose_part",
+           "count_batches", "describe_infinity", "directions", "draw_rows", "epoch_graph", "find_overrides", "fits",
            "get_states", "has_hooks", "interruptible", "is_batches", "is_interactive", "is_prefetching", "is_symbolic",
-           "needs_one_copy", "prefetch", "read_numbers", "refuse_batches", "refuse_foreign", "register_engine",
-           "repays_compilation", "resolve_distributed", "select_for_device", "select_for_fit", "select_for_length",
-           "select_for_memory", "set_states", "share_cores", "shared_sessions", "view_training", "wrap_sparse",
-           "write_step"]
+           "prefetch", "read_numbers", "rebuild_generator", "refuse_batches", "refuse_foreign", "set_states",
+           "shared_sessions", "view_training", "wrap_sparse", "write_step"]
+__all__ += [*checkpoint.__all__, *exchange.__all__, *selection.__all__]

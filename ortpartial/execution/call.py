@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from ortpartial.runtime import Binding, Buffer, Device, Session, as_numpy
 
 from .program import RunLocal
-from .step import Arrays, Step
+from .step import Arrays, Exchanging, Step
 
 __all__ = ["Call", "CallProgram"]
 
@@ -48,7 +48,7 @@ class _BoundPart:
         By result whose shape is known, its buffer.
     free : list of str
         The other results.
-    exchanged : list of (str, Buffer)
+    exchanged : dict of str to Buffer
         New state that processes exchange.
     """
 
@@ -56,7 +56,7 @@ class _BoundPart:
     inputs: list[str]
     fixed: Mapping[str, Buffer]
     free: list[str]
-    exchanged: list[tuple[str, Buffer]]
+    exchanged: Mapping[str, Buffer]
 
 
 class CallProgram:
@@ -76,7 +76,7 @@ class CallProgram:
         Number of threads.
     local : RunLocal
         The options of a run.
-    exchanges : dict of str to callable
+    exchanges, exchange : collection of str, callable
         As for `GraphSource`.
     turn : int
         As for `Call`.
@@ -84,8 +84,8 @@ class CallProgram:
 
     def __init__(self, parts: Sequence[Step], buffers: Sequence[Mapping[str, Buffer]],
                  fixed_inputs: Mapping[str, Buffer], *, device: str | Device, threads: int | None, local: RunLocal,
-                 exchanges: Mapping[str, Callable[[Buffer], None]], turn: int = 1):
-        self.local, self.exchanges, self.turn = local, exchanges, turn
+                 exchanges: Collection[str] = (), exchange: Exchanging | None = None, turn: int = 1):
+        self.local, self.exchanges, self.exchange, self.turn = local, exchanges, exchange, turn
         self._parts, self._buffers, self._fixed_inputs = parts, buffers, fixed_inputs
         last = {n: i for i, part in enumerate(parts) for n in part.state}
         #: State that a part renews and a later part renews again.
@@ -123,7 +123,7 @@ class CallProgram:
             binding.bind_output(n, buffer)
         inputs = [n for n in session.inputs if n not in current]
         free = [n for n in session.outputs if n not in fixed and n not in state]
-        return _BoundPart(binding, inputs, fixed, free, [(n, new[n]) for n in part.state if n in self.exchanges])
+        return _BoundPart(binding, inputs, fixed, free, {n: new[n] for n in part.state if n in self.exchanges})
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take a step from this set of buffers to the next; return copies of the results."""
@@ -132,8 +132,8 @@ class CallProgram:
             for name in part.inputs:
                 part.binding.bind_input(name, arrays[name])
             part.binding.run(self.local.options)
-            for name, buffer in part.exchanged:
-                self.exchanges[name](buffer)
+            if part.exchanged and self.exchange is not None:
+                self.exchange(part.exchanged)
             outputs.update({n: b.numpy().copy() for n, b in part.fixed.items()})
             if part.free:
                 values = part.binding.ortvalues()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ortpartial.annotations import Data
+from ortpartial.annotations import Data, Record
 from ortpartial.learning import Meter
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class Door(ABC):
 
     def watch(self, loss: float, *, is_last: bool = False) -> None:  # noqa: B027 - no schedule may follow a loss
         """Let a schedule see the loss of an epoch, of validation data if there are any; or that patience has ended."""
+
+    def complete(self, records: Sequence[Record]) -> None:  # noqa: B027 - they may be complete
+        """Compute step sizes in records of which `describe_rate` has given the numbers alone."""
 
     def describe_rate(self) -> object:
         """The step size of the last batch, for the record of an epoch; or the numbers that it follows from."""

@@ -6,8 +6,9 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ __all__ = ["DataParallel", "Exchange", "describe_arrays", "describe_graphs", "de
 
 #: Bytes of an array under its checksum: all, or the bytes of rows at equal distances.
 _SAMPLE = 2**24
+
+#: Bytes up to which vectors share a message: its time, and not theirs, is that of the exchange.
+_TOGETHER = 2**16
 
 #: Characters of a setting that an error shows.
 _SHOWN = 300
@@ -184,17 +188,14 @@ class Exchange:
         """The rows of this process, every ``size``-th."""
         return rows[self.group.rank :: self.group.size]
 
-    def add_up(self, name: str, buffer: Buffer, kept: int | None = None) -> None:
-        """Replace numbers by their sum over the processes.
+    def add_up(self, passed: Mapping[str, tuple[Buffer, int | None]]) -> None:
+        """Replace numbers by their sum over the processes; small ones travel together, in a single message.
 
         Parameters
         ----------
-        name : str
-            The numbers, for the log.
-        buffer : Buffer of shape (size,)
-            The numbers of this process.
-        kept : int, optional
-            How many of them are not 0 and are sent, with their places; without, all are sent.
+        passed : dict of str to (Buffer of shape (size,), int or None)
+            By name, for the log, the numbers of this process, and how many of them are not 0 and are sent, with their
+            places; None for all.
 
         Raises
         ------
@@ -202,21 +203,23 @@ class Exchange:
             Another process has ended.
         """
         before = self.group.bytes_sent
-        if kept is None:
+        small = [p for p in passed.values() if p[1] is not None or prod(p[0].shape) * p[0].dtype.itemsize <= _TOGETHER]
+        together = small if len(small) > 1 or any(kept for _, kept in small) else []
+        for buffer, _ in (p for p in passed.values() if p not in together):
             self.group.all_reduce(buffer)
-        else:
-            buffer.fill(self._add_sparse(buffer.numpy(), kept))
-        logger.debug("process %d has sent %d bytes of %s", self.group.rank, self.group.bytes_sent - before, name)
+        if together:
+            self._add_together(together)
+        logger.debug("process %d has sent %d bytes of %s", self.group.rank, self.group.bytes_sent - before,
+                     " and ".join(passed))
 
-    def _add_sparse(self, own: np.ndarray, kept: int) -> np.ndarray:
-        """The sum over the processes of vectors of so many numbers that are not 0."""
-        places = np.flatnonzero(own)
-        message = np.zeros(kept, [("place", np.int32), ("value", own.dtype)])
-        message["place"][: len(places)], message["value"][: len(places)] = places, own[places]
-        messages = self.group.all_gather(message.view(np.uint8)).view(message.dtype)
-        total = np.zeros(own.shape, np.result_type(own.dtype, np.float32))
-        np.add.at(total, messages["place"].ravel(), messages["value"].ravel())
-        return total.astype(own.dtype)
+    def _add_together(self, passed: Sequence[tuple[Buffer, int | None]]) -> None:
+        """Add up several vectors, of which all numbers or so many that are not 0 stand in a message."""
+        parts = [buffer.numpy() if kept is None else _list_places(buffer.numpy(), kept) for buffer, kept in passed]
+        messages = self.group.all_gather(np.concatenate([part.view(np.uint8) for part in parts]))
+        each = np.split(messages, np.cumsum([part.nbytes for part in parts])[:-1], axis=1)
+        for (buffer, kept), part, sent in zip(passed, parts, each, strict=True):
+            numbers = np.ascontiguousarray(sent).view(part.dtype)
+            buffer.fill(numbers.sum(axis=0, dtype=part.dtype) if kept is None else _add_places(numbers, buffer.numpy()))
 
     def broadcast(self, value: Same) -> Same:
         """The value of the first process."""
@@ -268,6 +271,21 @@ class Exchange:
                     raise DataError(f"The processes do not train the same: {name} is {here} in process 0 and {there} "
                                     f"in process {rank}; give every process the same model, settings and rows, all of "
                                     f"them.")
+
+
+def _list_places(numbers: np.ndarray, kept: int) -> np.ndarray:
+    """So many numbers that are not 0, with their places."""
+    places = np.flatnonzero(numbers)
+    message = np.zeros(kept, [("place", np.int32), ("value", numbers.dtype)])
+    message["place"][: len(places)], message["value"][: len(places)] = places, numbers[places]
+    return message
+
+
+def _add_places(messages: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """The sum of vectors that are given by numbers with their places."""
+    total = np.zeros(like.shape, np.result_type(like.dtype, np.float32))
+    np.add.at(total, messages["place"].ravel(), messages["value"].ravel())
+    return total.astype(like.dtype)
 
 
 def describe_arrays(arrays: Mapping[Any, Data]) -> dict[str, str]:

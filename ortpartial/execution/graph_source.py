@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,10 +14,10 @@ from ortpartial.graph import Node, Value, build, find_inputs, rewrite, topologic
 from ortpartial.learning import apply_step
 from ortpartial.model import Model, load, specialize
 from ortpartial.rewrites import Precision, rewrite_model, rewrite_step
-from ortpartial.runtime import Buffer, Device, choose_threads
+from ortpartial.runtime import Device, choose_threads
 
 from .names import StepNames
-from .step import Arrays, Step, StepSource
+from .step import Arrays, Exchanging, Step, StepSource
 from .vectors import Vector
 
 __all__ = ["GraphPart", "GraphSource"]
@@ -96,9 +96,10 @@ class GraphSource(StepSource):
         The state that counts the batches before this batch: the runner counts in its place.
     thread_count : int, optional
         Number of threads; by default as the sizes of a step suggest.
-    exchanges : dict of str to callable
-        By state, a function of the `Buffer` of its new value, called before the next part reads it: processes that
-        train together add theirs up.
+    exchanges : collection of str
+        State whose new value is exchanged before the next part reads it: processes that train together add theirs up.
+    exchange : callable, optional
+        Takes the new values of a part that are exchanged, each in its `Buffer`, by state.
     weights : tuple of str
         The state that has to stay finite.
     row_weights : str, optional
@@ -108,7 +109,7 @@ class GraphSource(StepSource):
     vectors : dict of str to Vector
         These vectors by name.
     precision : Precision, optional
-        The mixed precision of the steps, which is none of machine code.
+        The mixed precision of the steps; machine code has bfloat16 alone.
     """
 
     parts: tuple[GraphPart, ...]
@@ -118,7 +119,8 @@ class GraphSource(StepSource):
     loss: str | None = None
     counter: str | None = None
     thread_count: int | None = None
-    exchanges: Mapping[str, Callable[[Buffer], None]] = field(default_factory=dict)
+    exchanges: Collection[str] = ()
+    exchange: Exchanging | None = None
     weights: tuple[str, ...] = ()
     row_weights: str | None = None
     flat: GraphPart | None = None
@@ -133,7 +135,12 @@ class GraphSource(StepSource):
     @property
     def is_translatable(self) -> bool:
         """Whether its steps may be machine code."""
-        return self.precision is None and super().is_translatable
+        return (self.precision is None or self.rounds) and super().is_translatable
+
+    @property
+    def rounds(self) -> bool:  # type: ignore[override]
+        """Whether the operands of products are rounded to bfloat16."""
+        return self.precision is not None and self.precision.rounds
 
     @property
     def _held(self) -> Arrays:

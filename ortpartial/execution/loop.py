@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpartial.annotations import Data, Record, State
-from ortpartial.exceptions import ConvergenceError, ConvergenceWarning
+from ortpartial.annotations import Data, Entries, Record, State
+from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, SettingError
 from ortpartial.learning import Meter, Metric
 from ortpartial.logs import logger
 
+from .checkpoint import find_checkpoint
 from .exchange import describe_arrays, describe_settings
 from .fit_data import DataReader, FitData, check_measurable, measure_rows
 from .fit_position import FitPosition, check_rows
@@ -25,6 +27,7 @@ from .interruption import interruptible
 from .mean import WeightedMean
 from .overrides import NO_OVERRIDES, Overrides
 from .progress import Progress
+from .tasks import get_states
 
 if TYPE_CHECKING:
     from .door import Door
@@ -32,7 +35,14 @@ if TYPE_CHECKING:
     from .runner import StepRunner
     from .tasks import FitTasks
 
-__all__ = ["Loop"]
+__all__ = ["HISTORY", "Loop"]
+
+#: The history of a training: its names in files and at optimizers, and the attributes of a `Loop`.
+HISTORY = {"train_losses_": "train_losses", "validation_losses_": "validation_losses", "n_iter_": "n_iter",
+           "history_": "records"}
+
+#: The form of a checkpoint. The first had no number, and until form 2 a module wrote other names.
+_FORM = 3
 
 #: The pieces of an uncut epoch: a single piece, from its first batch to its last.
 _WHOLE = ((0, None),)
@@ -412,6 +422,43 @@ class Loop:
         if self.settings.raise_on_divergence:
             raise ConvergenceError(divergence)
         warnings.warn(divergence, ConvergenceWarning, stacklevel=stacklevel)
+
+    @property
+    def history(self) -> list[Record]:
+        """The records of all epochs, with their step sizes."""
+        self.door.complete(self.records)
+        return self.records
+
+    @property
+    def progress(self) -> State:
+        """The history, by its names in files; records are copies."""
+        return {n: getattr(self, kept) for n, kept in HISTORY.items()} | {"history_": [dict(r) for r in self.history]}
+
+    @progress.setter
+    def progress(self, values: Entries) -> None:
+        for name in HISTORY.keys() & values.keys() - {"history_"}:
+            setattr(self, HISTORY[name], values[name])
+        self.records[:] = map(dict, values.get("history_", self.records))  # The door may have the list, too.
+
+    def capture(self, **parts: object) -> State:
+        """The content of a checkpoint: the parts that a door adds, history, random state, place and callbacks."""
+        return {"form": _FORM, **parts, "progress": self.progress, "random": self.rng.bit_generator.state,
+                "place": self.place.state, "callbacks": get_states(self.settings.callbacks)}
+
+    def restore(self, state: Entries, rng: np.random.Generator) -> None:
+        """Go on with the history and the random state of a checkpoint, in a generator that takes it."""
+        rng.bit_generator.state = state["random"]
+        self.progress, self.rng = state["progress"], rng
+
+    def find(self, path: str | os.PathLike[str]) -> tuple[str, State] | None:
+        """The checkpoint from which a fit is to go on, read by the first process: its name in errors, and its content.
+
+        It is a file, or the newest whole file of a folder; None where the folder holds no checkpoint.
+        """
+        if not isinstance(path, (str, os.PathLike)):
+            raise SettingError(f"resume is the folder of a Checkpoint, or a file of it, not {path!r}.")
+        stored = self.engine.broadcast(find_checkpoint(path) if self.engine.is_first else None)
+        return None if stored is None else (f"The checkpoint {str(stored[0])!r}", stored[1])
 
     def read_losses(self) -> dict[str, float]:
         """The last losses, to be shown."""

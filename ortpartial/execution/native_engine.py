@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
 from ortpartial.graph import Value, state_refusal
+from ortpartial.limits import limits, use_limits
+from ortpartial.runtime import cores
 
 from .call import Call
 from .epoch_engine import EpochEngine
@@ -45,7 +48,7 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     Returns
     -------
     NativeStep
-        Its state has the names of the inputs of the step.
+        Its state has the names of the inputs of the step. Constants and kernels of large products are read by address.
 
     Raises
     ------
@@ -55,9 +58,11 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     from ortpartial.native import translate  # late: short trainings need none of it
 
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
-    step = source.compose(weighting, branches=False)
+    # Its kernels convolve images of any size, so that none are taken apart into columns for a product.
+    with use_limits(replace(limits(), few_windows=0), everywhere=False):
+        step = source.compose(weighting, branches=False)
     return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
-                     iteration=step.names.iteration, name=name)
+                     iteration=step.names.iteration, name=name, is_linked=True)
 
 
 class NativeEngine(EpochEngine):
@@ -148,11 +153,14 @@ class _NativeMemory:
         from ortpartial.native import allocate_struct, lay_out
 
         self.state, self.memory = allocate_struct(lay_out(step.state)), allocate_struct(lay_out(step.memory))
-        given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given)]
+        given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given),
+                 *((name, np.dtype(np.intp), ()) for name in step.links.fields)]
         self.given = allocate_struct(np.dtype(given, align=True))
         # All that a call can find out before, as an epoch may take microseconds.
         self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
+        for name, address in zip(step.links.fields, step.links.find(engine.source.threads() or cores()), strict=True):
+            self.given[name] = address
         self._iteration = self.given["iteration"]
         train = library[f"{step.name}_train"]
         train.restype, train.argtypes = ctypes.c_int32, [ctypes.c_void_p] * 5 + [ctypes.c_int64, ctypes.c_void_p]
@@ -219,7 +227,8 @@ class _NativeCall:
 
         self.engine, self.part, self.turn = engine, part, turn
         try:
-            self._function = NativeFunction(part.inputs, part.outputs, keeps_lock=False)
+            self._function = NativeFunction(part.inputs, part.outputs, keeps_lock=False,
+                                            threads=engine.source.threads() or cores())
         except UntranslatableError as e:
             raise UntranslatableError(f"{e} Leave engine at 'auto'.") from None
         results = [n for n in part.outputs if n not in part.state.values()]

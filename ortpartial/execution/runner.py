@@ -381,7 +381,8 @@ class StepRunner(ABC):
         """A new program for batches of these shapes, which returns all that a step does."""
         parts = source.compose_parts()
         return CallProgram(parts, self.buffers, self.fixed_inputs, device=source.device, threads=source.threads(),
-                           local=self.local, exchanges=source.exchanges, turn=self._find_turn(parts))
+                           local=self.local, exchanges=source.exchanges, exchange=source.exchange,
+                           turn=self._find_turn(parts))
 
     def _find_turn(self, parts: Sequence[Step]) -> int:
         """The bits of the groups that a step changes."""

@@ -18,11 +18,13 @@ from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "repays_compilation", "select_for_device",
-           "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
+__all__ = ["MANY_STEPS", "OFTEN", "needs_one_copy", "register_engine", "repays_compilation", "require_bfloat16",
+           "select_for_device", "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
-MANY_STEPS = 5000
+MANY_STEPS = 200
+#: Steps of which there are enough however short they are; fewer have to take some seconds: rows times weights in sum.
+_MANY_SHORT_STEPS, _MUCH_WORK = 5000, 2**36
 
 #: Bytes of weights from which on their memory is looked at.
 _BIG = 2**24
@@ -212,7 +214,8 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if type(runner) not in (EpochEngine, NativeEngine):
         return type(runner), runner.reason
     default = select_for_fit("auto")
-    if steps < MANY_STEPS or not runner.source.is_translatable:
+    is_short = not runner.source.rounds and not _are_many(runner.source, rows, steps)
+    if is_short or not runner.source.is_translatable:
         return default
     from ortpartial.native import find_compiler
 
@@ -223,6 +226,8 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     return runner.lengths[rows, steps]
 
 
+#: Single steps after each of which a compilation is looked at.
+OFTEN = 5000
 #: Seconds of a call of a small graph beside its nodes, between other work that has taken the caches.
 _CALL = 2e-5
 
@@ -250,11 +255,18 @@ def repays_compilation(values: Collection[Value], steps: int, threads: int | Non
     """
     from ortpartial.native import estimate_cost, find_compiler
 
-    if steps < MANY_STEPS or find_compiler() is None:
+    if find_compiler() is None:
         return False
     cost = estimate_cost(values, ())
     saved = cost.take_on(threads or cores()) + calls * _CALL - cost.seconds_compiled
     return steps * saved > cost.seconds_compiling
+
+
+def _are_many(source: StepSource, rows: int, steps: int) -> bool:
+    """Whether so many steps may take long enough for a compilation to be worth a look."""
+    if steps >= _MANY_SHORT_STEPS:
+        return True
+    return steps >= MANY_STEPS and steps * rows * sum(a.size for a in source.first.values()) >= _MUCH_WORK
 
 
 def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[StepRunner], str] | None:
@@ -264,11 +276,29 @@ def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[
     try:
         batch = source.for_rows(rows)
         step, threads = batch.compose(branches=False), batch.threads() or cores()
-        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads):
+        if not estimate_cost(step.outputs.values(), list(step.rows.values())).pays_off(steps, threads, source.rounds):
             return None
         native = write_step(batch)
         compile_library(native.source, {f"{native.name}.h": native.header})
     except (CompilerError, GraphError, UntranslatableError) as e:
         kind, reason = select_for_fit("auto")
         return kind, f"{reason} that trains this: {e}"
-    return NativeEngine, f"{steps:,} short steps take less time in machine code, compilation included"
+    kind = "steps with products in bfloat16" if source.rounds else "short steps"
+    return NativeEngine, f"{steps:,} {kind} take less time in machine code, compilation included"
+
+
+def require_bfloat16() -> None:
+    """Refuse products in bfloat16 where nothing computes them faster than products in float32.
+
+    Raises
+    ------
+    SettingError
+        There is no compiler, or the processor has no instructions for them.
+    """
+    from ortpartial.native import find_compiler, multiplies_bfloat16
+
+    reason = ("there is no C compiler that works" if find_compiler() is None else
+              "" if multiplies_bfloat16() else "the processor has no AVX512-BF16")
+    if reason:
+        raise SettingError(f"precision='bfloat16' would only be slower than float32 here, as {reason}; leave it out, or"
+                           f" ask for engine='epoch' or 'step', which compute the same numbers by products in float32.")

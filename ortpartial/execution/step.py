@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 from onnx import ModelProto
@@ -19,7 +20,10 @@ from ortpartial.texts import free_name
 from .names import StepNames
 from .vectors import Vector
 
-__all__ = ["Arrays", "Shapes", "Step", "StepSource", "fits"]
+#: A function of new state, by name, that it may change.
+Exchanging: TypeAlias = Callable[[Mapping[str, Buffer]], object]
+
+__all__ = ["Arrays", "Exchanging", "Shapes", "Step", "StepSource", "fits"]
 
 #: Operators that compute an element of the first shape among their inputs from the elements at the same place.
 _BY_ELEMENT = frozenset({"Abs", "Add", "Cast", "Clip", "Div", "Exp", "If", "Log", "Max", "Min", "Mul", "Neg", "Pow",
@@ -153,8 +157,10 @@ class StepSource(ABC):
     names: StepNames
     #: The result whose mean is reported for an epoch; None where a step returns several.
     loss: str | None = None
-    #: By state, a function called with its new value before the next part of a step reads it.
-    exchanges: Mapping[str, Callable[[Buffer], None]] = MappingProxyType({})
+    #: State whose new value `exchange` may change before the next part of a step reads it.
+    exchanges: Collection[str] = ()
+    #: Called with the new values that a part has left, by state.
+    exchange: Exchanging | None = None
     #: Vectors of state that `compose` reads and writes as wholes where it is asked to, by name.
     vectors: Mapping[str, Vector] = MappingProxyType({})
     #: Number of batches of an update of the weights.
@@ -253,6 +259,8 @@ class StepSource(ABC):
     is_cut = True
     #: Whether steps of little memory share an arena, and whether that is one range: see `session_options`.
     shares_arena, reserves_arena = True, False
+    #: Whether the operands of products are rounded to bfloat16.
+    rounds = False
 
     @property
     def state_groups(self) -> Sequence[Collection[str]]:

@@ -12,10 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from ortpartial.annotations import Data, Entries, Estimator, Record, State
+from ortpartial.exceptions import DataError
 
 from .loop import Loop
 
-__all__ = ["Trainer", "TrainingView", "view_training"]
+__all__ = ["Trainer", "TrainingView", "draw_rows", "view_training"]
 
 
 class Trainer(Protocol):
@@ -47,12 +48,6 @@ class Trainer(Protocol):
 
     def scale_rate(self, scale: float) -> None:
         """Multiply all step sizes by a number from the next batch on."""
-
-    def read_history(self) -> list[Record]:
-        """A copy of the records of all epochs so far."""
-
-    def read_record(self) -> Record:
-        """The record of the last epoch."""
 
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights that predictions use, by name."""
@@ -108,7 +103,7 @@ class TrainingView:
     @property
     def history(self) -> list[Record]:
         """A copy of the records of all epochs so far."""
-        return self.trainer.read_history()
+        return [dict(record) for record in self.trainer.loop.history]
 
     def weights(self) -> dict[str, np.ndarray]:
         """Copies of the weights of now, by name."""
@@ -149,6 +144,34 @@ class TrainingView:
             records[-1].update({n: v for n, v in columns.items() if n not in records[-1]})
 
 
+def draw_rows(rows: Mapping[str, np.ndarray], size: int, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
+    """As many of the trained rows as a batch has: the first, or rows that are drawn.
+
+    Parameters
+    ----------
+    rows : dict of str to numpy.ndarray
+        The trained rows.
+    size : int
+        The rows of a batch.
+    rng : numpy.random.Generator or None
+        Draws them.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+
+    Raises
+    ------
+    DataError
+        Nothing has been trained.
+    """
+    if not (count := len(next(iter(rows.values()), ()))):
+        raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
+    size = min(size, count)
+    drawn = np.arange(size) if rng is None else rng.choice(count, size, replace=False)
+    return {n: a[drawn] for n, a in rows.items()}
+
+
 def view_training(trainer: Trainer, owner: Estimator) -> TrainingView:
     """Take the view of a training.
 
@@ -165,6 +188,6 @@ def view_training(trainer: Trainer, owner: Estimator) -> TrainingView:
     """
     loop = trainer.loop
     iteration, loss = loop.read_progress()
-    last = trainer.read_record() if loop.records else {}
+    last = loop.history[-1] if loop.records else {}
     return TrainingView(loop.n_iter, loop.settings.max_iter, iteration, loss, MappingProxyType(last), trainer.rate,
                         perf_counter() - loop.began, owner, trainer)

@@ -35,7 +35,7 @@ from ortpartial.graph import (
     register_guard,
     schema_of,
     state_refusal,
-    topological,
+    walk_back,
 )
 
 from .crash_guards import check_operator, count_classes, find_source
@@ -174,8 +174,7 @@ def _bound(v: Value) -> Value:
 
 def _evaluate(bad: Value) -> np.ndarray | None:
     """The array of a condition that depends on constants alone, else None."""
-    reads = [v for node in topological([bad]) for v in node.reads]
-    if any(v.node is None and v.array is None for v in reads):
+    if any(v.node is None and v.array is None for v in walk_back([bad], lambda v: False)):
         return None
     return evaluate(build([], {"bad": bad}), {})
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import dataclass, field
 from math import prod
 from string import Template
 
@@ -15,6 +14,7 @@ import numpy as np
 from ortpartial.graph import state_refusal
 
 from .expressions import Array
+from .linking import Links, read_text
 from .types import C_TYPES, literal
 
 __all__ = ["CFile", "Field", "lay_out", "name_fields"]
@@ -65,7 +65,7 @@ $rows
 /* The number of batches seen, and what else a step reads. */
 typedef struct {
   int64_t iteration;
-$given} ${name}_given;
+$given$links} ${name}_given;
 
 $functions/* A code in words; codes are from 0, nothing was refused, to $codes. */
 const char *${name}_refusal(int32_t code);
@@ -87,7 +87,7 @@ static int32_t ${name}_run(${name}_state *restrict s, ${name}_memory *restrict m
     $loss *restrict loss$row_parameters) {
   const int64_t k = g->iteration + 1;
   (void)s; (void)m; (void)k;$unused
-$body
+$links$body
 }
 
 $linkage ${name}_step(${name}_state *state, ${name}_memory *memory, const ${name}_rows *batch, ${name}_given *given,
@@ -189,6 +189,8 @@ class CFile:
     is_training : bool
         Whether other files call its functions, for a step and for many; else there is a single function, for its own
         file.
+    links : Links
+        What it reads by address.
     """
 
     name: str
@@ -200,6 +202,7 @@ class CFile:
     loss: np.dtype
     refusals: Sequence[str] = ()
     is_training: bool = True
+    links: Links = field(default_factory=Links)
 
     def header(self) -> str:
         """The declarations."""
@@ -208,7 +211,7 @@ class CFile:
         names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
         return _HEADER.substitute(
             names, NAME=self.name.upper(), functions=_TRAINING.substitute(names) if self.is_training else "",
-            given="".join(given), codes=len(self.refusals),
+            given="".join(given), links=self.links.declare_fields(), codes=len(self.refusals),
             refused=" After a refusal, refused is the number that it is about." * bool(self.refusals),
             state=_declare(f.declare() for f in self.state), memory=_declare(f.declare() for f in self.memory),
             rows=_declare(rows))
@@ -229,13 +232,12 @@ class CFile:
         -------
         str
         """
-        texts = [resources.files(__package__).joinpath(f"{name}.c").read_text(encoding="utf-8")
-                 for name in ("prelude", "support")]
+        texts = [*map(read_text, ("prelude", "support")), self.links.define_kernels()]
         names = {"name": self.name, "loss": C_TYPES[self.loss], "batch": self.batch}
         train = _TRAIN.substitute(names, gather=self._gather(), row_arguments="".join(map(self._argument, self.rows)))
         return _SOURCE.substitute(
-            names, train=train if self.is_training else "", prelude="\n".join(texts),
-            linkage="int32_t" if self.is_training else "static int32_t",
+            names, links=self.links.declare_variables(), train=train if self.is_training else "",
+            prelude="\n".join(texts), linkage="int32_t" if self.is_training else "static int32_t",
             codes=len(self.refusals), refusals="\n".join(f"    {_quote(text)}," for text in (
                 "Nothing was refused.", *map(state_refusal, self.refusals))),
             tables="\n".join(map(write_table, tables)), functions="\n".join(functions),

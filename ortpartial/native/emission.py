@@ -8,10 +8,11 @@ from math import prod
 
 import numpy as np
 
+from .convolutions import write_convolution
 from .expressions import Affine, Array, Call, Expression, Iota, Literal, Load, leaves
-from .kernels import Branch, Check, Kernel, Loop, Product, Reduction, Repeat
+from .kernels import Branch, Check, Convolution, Kernel, Loop, Product, Reduction, Repeat
 from .memory import MemoryPlan
-from .products import ProductShape, write_product
+from .products import ProductShape, write_large_call, write_product
 from .types import C_TYPES, literal
 
 __all__ = ["Writer"]
@@ -37,6 +38,8 @@ class Writer:
     def __init__(self, plan: MemoryPlan):
         self.plan = plan
         self.products: dict[ProductShape, str] = {}
+        #: The kernels with sizes at run time that are called.
+        self.kernels: dict[str, None] = {}
         #: The errors by their codes, which count from 1.
         self.refusals: dict[str, int] = {}
         self._names = 0
@@ -58,6 +61,8 @@ class Writer:
                 lines += self._write_check(kernel)
             elif isinstance(kernel, Product):
                 lines += self._write_product(kernel)
+            elif isinstance(kernel, Convolution):
+                lines += self._write_convolution(kernel)
             elif isinstance(kernel, Repeat):
                 counter = kernel.counter
                 lines += [f"for (int32_t {counter} = 0; {counter} < {kernel.count}; ++{counter}) {{",
@@ -180,11 +185,31 @@ class Writer:
         return _nest([*lines, *end.nest()], outer)
 
     def _write_product(self, kernel: Product) -> list[str]:
+        if kernel.is_large:
+            return self._write_large(kernel)
         name = self.products.setdefault(kernel.shape, f"product_{len(self.products)}")
         loops = [Counter(f"i{j}", j, n) for j, n in enumerate(kernel.batch) if n != 1]
         args = [self._address(p, loops) for p in (kernel.a, kernel.b, kernel.addend, kernel.to)]
         args.append(self._address(kernel.scratch, ()))
         return _nest([f"{name}({', '.join(args)});"], loops)
+
+    def _write_large(self, kernel: Product) -> list[str]:
+        """A call for all products along the last axis of a batch, which threads share."""
+        places = [kernel.a, kernel.b, kernel.addend, kernel.to]
+        axes = collapse(kernel.batch, [_part(p.at, 0, len(kernel.batch)) for p in places if p is not None])
+        loops = [Counter(f"i{j}", axis, n) for j, (axis, n) in enumerate(axes[:-1])]
+        axis, count = axes[-1] if axes else (0, 1)
+        apart = [p.at.strides[axis] if p is not None and axes else 0 for p in places]
+        operands = ", ".join([*(self._address(p, loops) for p in places), self._address(kernel.scratch, ())])
+        name, lines = write_large_call(kernel.shape, (count, *apart), operands)
+        self.kernels[name] = None
+        return _nest(lines, loops)
+
+    def _write_convolution(self, kernel: Convolution) -> list[str]:
+        places = [kernel.first, kernel.second, kernel.addend, kernel.to, kernel.scratch]
+        name, lines = write_convolution(kernel.shape, ", ".join(self._address(p, ()) for p in places))
+        self.kernels[name] = None
+        return _nest(lines, ())
 
     def _address(self, place: Load | None, loops: Sequence[Counter]) -> str:
         """The address of the first element of a matrix."""

@@ -17,6 +17,7 @@ from ortpartial.runtime import compute_node
 
 from .einsum import expand_einsum
 from .translation import TRANSLATORS
+from .types import BFLOAT16
 
 __all__ = ["expand"]
 
@@ -69,7 +70,7 @@ def _expand(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | Non
 
 def _fold(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
     """The outputs of a node that depends on constants alone, or on shapes, as constants."""
-    if node.is_random or node.bodies:
+    if node.is_random or node.bodies or any(y.dtype == BFLOAT16 for y in node.outputs):  # no array of it is read back
         return None
     if node.op_type in ("Shape", "Size") and not node.domain and (x := inputs[0]) is not None and x.is_static:
         shape = x.shape or ()

@@ -45,6 +45,8 @@ class NativeFunction:
         Its arguments and results, of static sizes.
     keeps_lock : bool
         Whether a call keeps Python's lock, so that any thread may call it: its memory serves one call at a time.
+    threads : int
+        Number of threads of a large product.
 
     Attributes
     ----------
@@ -68,7 +70,8 @@ class NativeFunction:
     (0, array([0., 2., 4.], dtype=float32))
     """
 
-    def __init__(self, inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, keeps_lock: bool = True):
+    def __init__(self, inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, keeps_lock: bool = True,
+                 threads: int = 1):
         if unsized := [n for n, v in outputs.items() if not v.is_static]:
             raise UntranslatableError(f"The shape of the result {unsized[0]!r} is not known before a step runs.")
         # A result is a state that nothing reads.
@@ -77,10 +80,15 @@ class NativeFunction:
         # An argument is a state that stays as it is.
         kept = {n: f"{n}//argument" for n in inputs}
         after = {_LOSS: constant(np.float32(0)), **outputs, **{kept[n]: v for n, v in inputs.items()}}
-        step = translate({**inputs, **places}, after, rows=(), state={**kept, **results}, loss=_LOSS, name=_NAME)
+        step = translate({**inputs, **places}, after, rows=(), state={**kept, **results}, loss=_LOSS, name=_NAME,
+                         is_linked=True)
         self._refusals, layout = step.refusals, lay_out(step.state)
+        given = np.dtype([("iteration", np.int64), *((name, np.intp) for name in step.links.fields)], align=True)
+        self._step = step  # whose constants have to stay
         self._arrays = state, memory, numbers = (
-            allocate_struct(layout), allocate_struct(lay_out(step.memory)), np.zeros(1, np.int64))
+            allocate_struct(layout), allocate_struct(lay_out(step.memory)), allocate_struct(given))
+        for name, address in zip(step.links.fields, step.links.find(threads), strict=True):
+            numbers[name] = address
         self._loss = np.zeros((), step.loss_dtype)
         places_of: Any = layout.fields
         copies: dict[bool, list[str]] = {True: [], False: []}

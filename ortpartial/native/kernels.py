@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .convolutions import ConvolutionShape
 from .expressions import Expression, Load, leaves
 from .products import ProductShape
 
-__all__ = ["Branch", "Check", "Kernel", "Loop", "Product", "Reduction", "Repeat", "Store"]
+__all__ = ["Branch", "Check", "Convolution", "Kernel", "Loop", "Product", "Reduction", "Repeat", "Store"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +163,8 @@ class Product(Kernel):
         D.
     scratch : Load, optional
         Memory that an operand is packed into.
+    is_large : bool
+        Whether a kernel with sizes at run time computes it.
     """
 
     batch: tuple[int, ...]
@@ -171,6 +174,7 @@ class Product(Kernel):
     to: Load
     addend: Load | None = None
     scratch: Load | None = None
+    is_large: bool = False
 
     def reads(self) -> Iterator[Load]:
         yield from (self.a, self.b)
@@ -181,6 +185,38 @@ class Product(Kernel):
         yield self.to
         if self.scratch is not None:
             yield self.scratch
+
+
+@dataclass(eq=False)
+class Convolution(Kernel):
+    """A convolution or a gradient of one, by a kernel with sizes at run time.
+
+    Parameters
+    ----------
+    shape : ConvolutionShape
+        The sizes.
+    first, second, to : Load
+        What is convolved by what, and the result: whole tensors, whose elements are adjacent.
+    addend : Load, optional
+        The bias; or what the gradient by kernels is added to, at the places of the result.
+    scratch : Load
+        Memory to compute in.
+    """
+
+    shape: ConvolutionShape
+    first: Load
+    second: Load
+    to: Load
+    addend: Load | None
+    scratch: Load
+
+    def reads(self) -> Iterator[Load]:
+        yield from (self.first, self.second)
+        if self.addend is not None:
+            yield self.addend
+
+    def writes(self) -> Iterator[Load]:
+        yield from (self.to, self.scratch)
 
 
 @dataclass(eq=False)

@@ -86,6 +86,14 @@ OP_INLINE float op_from_bits_f(uint32_t bits) {
     return x;
 }
 
+/* The bits of a number rounded to bfloat16, to the nearest with ties to even; NaN stays NaN. */
+OP_INLINE uint32_t op_round_bits(float x) {
+    const uint32_t bits = op_bits_f(x);
+    return (x != x ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+}
+
+OP_INLINE float op_round_bfloat16(float x) { return op_from_bits_f(op_round_bits(x)); }
+
 /* Added to a number, it leaves the nearest integer in the last bits of the sum. */
 #define OP_ROUNDING_F 12582912.0f
 
@@ -343,6 +351,17 @@ OP_INLINE int64_t op_mod_i64(int64_t x, int64_t y) {
 typedef struct {
     op_index m, n, k, a_row, a_k, b_k, b_column, c_row, d_row, d_column;
 } op_sizes;
+
+/* How many products there are, how far apart their matrices are, and the threads that compute them. */
+typedef struct {
+    op_index count, a, b, d, c, threads;
+} op_batch;
+
+/* A convolution of x (N, G C, H, W) by w (G O, C, K, L) to y (N, G O, P, Q): N, G, C, O, then by axis the sizes, strides,
+   dilations and the margin before. */
+typedef struct {
+    op_index images, groups, channels, outputs, x[2], k[2], y[2], strides[2], dilations[2], before[2];
+} op_windows;
 
 /* Pairs of vectors x and y, in blocks of 2 H lanes: the first halves of the blocks of both, or the second halves. */
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)

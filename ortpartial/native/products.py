@@ -5,7 +5,14 @@ from math import isinf, isnan
 
 import numpy as np
 
-__all__ = ["ProductShape", "scratch_elements", "write_product"]
+__all__ = ["LARGE", "ProductShape", "is_large", "scratch_elements", "write_large_call", "write_product"]
+
+#: Multiplications from which on a product is left to a kernel with sizes at run time; within a file that is complete in
+#: itself, whose compilation the text of the kernel prolongs by a second, they have to be more.
+LARGE, _LARGE_INSIDE = 2**18, 2**22
+
+#: Rows and columns that such a product has at least, and the products of a sum that is not short.
+_LEAST_ROWS, _LEAST_COLUMNS, _LONG = 4, 8, 16
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class ProductShape:
     c : int
         Stride of the result by row. Its columns are contiguous.
     dtype : str
-        ``"float"`` or ``"double"``.
+        ``"float"``, ``"double"``, or ``"bfloat16"``: floats that are rounded to it, with a result and sums of float.
     alpha : float
         Factor of the product.
     addend : tuple of int, optional
@@ -44,8 +51,31 @@ class ProductShape:
     beta: float = 1.0
 
 
-def scratch_elements(shape: ProductShape) -> int:
-    """Return how many elements of memory a product needs: for a panel of an operand and a transposed result."""
+def is_large(shape: ProductShape, is_linked: bool) -> bool:
+    """Return whether a kernel with sizes at run time computes a product.
+
+    Parameters
+    ----------
+    shape : ProductShape
+        The product.
+    is_linked : bool
+        Whether the kernel is in a library of its own.
+    """
+    if shape.dtype == "bfloat16":  # Nothing else computes it.
+        return True
+    work = shape.m * shape.n * shape.k
+    if shape.k < _LONG:  # The sums take as long as writing them does, for which a specialized product is better.
+        work //= 4
+    return (shape.m >= _LEAST_ROWS and shape.n >= _LEAST_COLUMNS
+            and work >= (LARGE if is_linked else _LARGE_INSIDE))
+
+
+def scratch_elements(shape: ProductShape, is_large: bool = False) -> int:
+    """Return how many elements of memory a product needs: for panels of its operands and a transposed result."""
+    if shape.dtype == "bfloat16":  # OP_PAIRS_SCRATCH
+        return min(shape.m, 2058) * (256 + 16) + -(-min(shape.n, 512) // 32) * 32 * 256
+    if is_large:  # OP_LARGE_SCRATCH, with the most rows and lanes
+        return 512 * (12 + 2048 // (4 if shape.dtype == "float" else 8)) + 3 * 16
     m, n = shape.m, shape.n
     panel, transposed = min(shape.k, 128) * min(max(m, n) + 15, 256), m * n if n < 16 else 0
     return panel + transposed
@@ -68,6 +98,28 @@ def write_product(shape: ProductShape, name: str) -> str:
         body = (f"    const op_sizes z = {{{', '.join(map(str, sizes))}}};\n"
                 f"    {_choose_function(t, *sizes[:7])}(z, {operands}, d, c, scratch, {alpha}, {beta});\n")
     return f"OP_PRODUCT void {name}({parameters}) {{\n{body}}}\n"
+
+
+def write_large_call(shape: ProductShape, batch: tuple[int, ...], operands: str) -> tuple[str, list[str]]:
+    """Return the name of the kernel of large products, and the lines that call it.
+
+    Parameters
+    ----------
+    shape : ProductShape
+        The product.
+    batch : tuple of int
+        How many products there are, and the distances of the matrices A, B, D and C of two of them.
+    operands : str
+        The addresses of the first A, B, D and C, and of scratch memory.
+    """
+    t, name = shape.dtype, f"op_large_{shape.dtype[0]}"
+    if t == "bfloat16":
+        t, name = "float", "op_bfloat16"
+    alpha, beta = (_literal(x, t) for x in (shape.alpha, 0.0 if shape.addend is None else shape.beta))
+    sizes = (shape.m, shape.n, shape.k, *shape.a, *shape.b, shape.c, *(shape.addend or (0, 0)))
+    return name, [f"const op_sizes z = {{{', '.join(map(str, sizes))}}};",
+                  f"const op_batch y = {{{', '.join(map(str, batch))}, OP_THREADS}};",
+                  f"{name}(z, y, {operands}, {alpha}, {beta});"]
 
 
 def _normalized(shape: ProductShape) -> tuple[tuple[int, ...], str]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ortpartial.limits import limits
 
-from .expressions import Affine, Array, Load
-from .kernels import Branch, Kernel, Loop, Product, Repeat, Store
+from .expressions import Affine, Array, Call, Literal, Load
+from .kernels import Branch, Convolution, Kernel, Loop, Product, Repeat, Store
 
-__all__ = ["drop_unread", "order_kernels"]
+__all__ = ["drop_unread", "fuse_updates", "order_kernels"]
 
 
 def order_kernels(kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -46,9 +46,11 @@ def _may_overwrite(kernel: Kernel, new: Array) -> bool:
     if kernel.refuses:
         return False
     places = {w.key for w in kernel.writes() if w.array is new}
-    if isinstance(kernel, (Loop, Product)):
+    if isinstance(kernel, (Loop, Product, Convolution)):
         former = [r for r in kernel.reads() if r.array is new.former]
-        if isinstance(kernel, Product) and any(r.array is new.former for r in (kernel.a, kernel.b)):
+        factors = ((kernel.a, kernel.b) if isinstance(kernel, Product) else
+                   (kernel.first, kernel.second) if isinstance(kernel, Convolution) else ())
+        if any(r.array is new.former for r in factors):
             return False
         return len(places) == 1 and all(r.key in places for r in former)
     return not any(r.array is new.former for r in kernel.reads())
@@ -163,6 +165,57 @@ def _is_injective(w: Load) -> bool:
 def _extent(loop: Loop) -> tuple[int, ...]:
     """The ranges of a loop that count."""
     return tuple(n for n in loop.shape if n != 1)
+
+
+def fuse_updates(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Kernels in which a gradient by the kernels of a convolution updates them, where W - η G alone reads it.
+
+    Parameters
+    ----------
+    kernels : sequence of Kernel
+        A step.
+
+    Returns
+    -------
+    list of Kernel
+    """
+    readers = Counter(r.array for kernel in kernels for r in kernel.reads())
+    gradients = {k.to.array: k for k in kernels
+                 if isinstance(k, Convolution) and k.shape.kind == "kernels" and readers[k.to.array] == 1}
+    updates: dict[Kernel, Kernel] = {}
+    dropped: set[Kernel] = set()
+    for kernel in kernels:
+        update = _read_update(kernel)
+        gradient = None if update is None else gradients.get(update.g.array)
+        if update is not None and gradient is not None:
+            updates[kernel] = replace(gradient, shape=gradient.shape.scaled(-update.rate, 1.0), to=update.to,
+                                      addend=update.w)
+            dropped.add(gradient)
+    return [updates.get(kernel, kernel) for kernel in kernels if kernel not in dropped]
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A new state W - η G, where all elements are adjacent and η is a number."""
+
+    to: Load
+    w: Load
+    g: Load
+    rate: float
+
+
+def _read_update(kernel: Kernel) -> _Update | None:
+    """The update that a loop computes, if that is all."""
+    if not isinstance(kernel, Loop) or len(kernel.stores) != 1:
+        return None
+    store = kernel.stores[0]
+    match store.value:
+        case Call(template="{0} - {1}",
+                  args=(Load() as w, Call(template="{0} * {1}", args=(Literal() as rate, Load() as g)))):
+            is_whole = all(e.is_plain for e in (store.to, w, g))
+            is_state = store.to.array.former is not None and w.array is store.to.array.former
+            return _Update(store.to, w, g, float(rate.value)) if is_whole and is_state and not store.adds else None
+    return None
 
 
 def drop_unread(kernels: Sequence[Kernel], kept: Array) -> list[Kernel]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
@@ -18,12 +18,16 @@ from .c_file import CFile, Field, lay_out, name_fields
 from .emission import Writer, pool
 from .expansions import expand
 from .expressions import Affine, Array, Load
+from .linking import Links
 from .memory import MemoryPlan, plan_memory
 from .operators.indexing import check_range
-from .scheduling import drop_unread, order_kernels
+from .scheduling import drop_unread, fuse_updates, order_kernels
 from .translation import Translator, sizes
 
 __all__ = ["NativeStep", "translate"]
+
+#: The most numbers of a constant that is text, and not read where it is.
+_FEW = 256
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class NativeStep:
         Intermediate results, and the batch that is gathered.
     refusals : tuple of str
         The errors that its functions end with, by code from 1; the number at fault is ``refused`` of `memory`.
+    links : Links
+        What it reads by address; the addresses follow on `given` in the same struct.
     """
 
     name: str
@@ -62,6 +68,7 @@ class NativeStep:
     loss_dtype: np.dtype
     memory: tuple[Field, ...]
     refusals: tuple[str, ...] = ()
+    links: Links = field(default_factory=Links)
 
     @property
     def memory_bytes(self) -> int:
@@ -71,7 +78,8 @@ class NativeStep:
 
 def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows: Collection[str],
               state: Mapping[str, str], loss: str, iteration: str | None = None, name: str = "step",
-              ranges: Mapping[str, Range] = MappingProxyType({}), is_training: bool = True) -> NativeStep:
+              ranges: Mapping[str, Range] = MappingProxyType({}), is_training: bool = True,
+              is_linked: bool = False) -> NativeStep:
     """Write a step in C.
 
     Parameters
@@ -92,6 +100,9 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
         By input of whole numbers, the range that they are checked for.
     is_training : bool
         Whether there are functions for a step and for many, to be called by other files; else only a static function.
+    is_linked : bool
+        Whether large products are computed by a library of their own, and constants are read where they are, both by
+        addresses; else the file is complete in itself.
 
     Returns
     -------
@@ -106,10 +117,10 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     fields = name_fields(inputs)
     arrays = {v: _array(n, v, fields[n], rows, state, iteration) for n, v in inputs.items()}
     translator = _translate_values(outputs[loss], {inputs[n]: outputs[after] for n, after in state.items()}, arrays,
-                                   {n: (inputs[n], r) for n, r in ranges.items()})
+                                   {n: (inputs[n], r) for n, r in ranges.items()}, is_linked)
     e = translator.read(outputs[loss])
     mean = translator.store(e, translator.allocate(e.dtype, e.shape))
-    kernels = drop_unread(order_kernels(translator.kernels), mean.array)
+    kernels = drop_unread(order_kernels(fuse_updates(translator.kernels)), mean.array)
     plan = plan_memory(kernels, [mean.array])
     writer = Writer(plan)
     body = writer.write(kernels)
@@ -120,27 +131,30 @@ def translate(inputs: Mapping[str, Value], outputs: Mapping[str, Value], *, rows
     changed, refusals = [used[n] for n in state], tuple(writer.refusals)
     memory = _list_memory(plan, row_fields if is_training else [], batch, bool(refusals))
     _check_sizes([*changed, *memory])
-    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals, is_training)
     read = {r.array for kernel in kernels for r in kernel.reads()}
-    source = text.source([table for table in translator.tables if table in read], writer.functions(),
+    tables = [table for table in translator.tables if table in read]
+    apart = [table for table in tables if is_linked and table.size > _FEW]
+    links = Links(tuple(writer.kernels), tuple(apart), is_linked)
+    text = CFile(name, changed, row_fields, given, memory, batch, mean.dtype, refusals, is_training, links)
+    source = text.source([table for table in tables if table not in apart], writer.functions(),
                          [*writer.registers(), *body, f"*loss = {writer.element(mean, '0')};", "return 0;"])
     return NativeStep(name, text.header(), source, tuple(changed), tuple(row_fields), tuple(given), batch, mean.dtype,
-                      tuple(memory), refusals)
+                      tuple(memory), refusals, links)
 
 
 def _list_memory(plan: MemoryPlan, rows: Sequence[Field], batch: int, is_refusing: bool) -> list[Field]:
-    """The fields of the working memory: a refused number, the shared pools of kernels, and the rows of a batch."""
+    """The fields of the working memory: pools of kernels, from the first line on, a refused number, and a batch."""
     refused = [Field("refused", "refused", np.dtype(np.int64), ())] if is_refusing else []
     shared = [Field(pool(dtype), pool(dtype), dtype, (size,)) for dtype, size in plan.sizes.items() if size]
-    return [*refused, *shared, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
+    return [*shared, *refused, *(replace(f, c_name=f"x_{f.c_name}", shape=(batch, *f.shape)) for f in rows)]
 
 
 def _translate_values(loss: Value, state: Mapping[Value, Value], arrays: Mapping[Value, Array],
-                      ranges: Mapping[str, tuple[Value, Range]]) -> Translator:
+                      ranges: Mapping[str, tuple[Value, Range]], is_linked: bool) -> Translator:
     """The translator, which has stored a loss and the new value of each state."""
     news = {y: Array(v.dtype, prod(sizes(v)), "state", arrays[v].name, former=arrays[v])
             for v, y in state.items() if v is not y}
-    translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays})
+    translator = Translator(arrays, {y: a for y, a in news.items() if y not in arrays}, is_linked)
     for n, (v, r) in ranges.items():
         check_range(translator, v, r.describe(n), r)
     translator.run([loss, *state.values()])

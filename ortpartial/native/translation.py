@@ -18,11 +18,11 @@ from ortpartial.annotations import DTypeLike
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Node, Value, make_node, topological, variable
 
-from .expressions import Affine, Array, Expression, Literal, Load, move
+from .expressions import Affine, Array, Call, Expression, Literal, Load, move
 from .kernels import Check, Kernel, Loop, Store
-from .types import C_TYPES
+from .types import BFLOAT16, C_TYPES
 
-__all__ = ["TRANSLATORS", "Translator", "translates"]
+__all__ = ["TRANSLATORS", "Translator", "is_rounding", "round_bfloat16", "translates"]
 
 #: By operator: from a translator and a node to expressions of its outputs.
 TRANSLATORS: dict[tuple[str, str], Callable[[Translator, Node], Any]] = {}
@@ -30,6 +30,8 @@ TRANSLATORS: dict[tuple[str, str], Callable[[Translator, Node], Any]] = {}
 #: The most that recomputing an element may cost, in additions, where it is read more than once; the most that a single
 #: expression may cost, which also bounds its depth.
 _CHEAP, _DEAR = 1, 60
+
+_ROUNDING = "op_round_bfloat16({0})"
 
 
 def translates(*operators: str, domain: str = "") -> Callable[[Callable[[Translator, Node], Any]], Any]:
@@ -66,17 +68,23 @@ class Translator:
         The constants that are arrays.
     uses : dict of Value to int
         How often a value is read.
+    is_linked : bool
+        Whether kernels with sizes at run time are in a library of their own.
     """
 
-    def __init__(self, arrays: Mapping[Value, Array], outputs: Mapping[Value, Array]):
+    def __init__(self, arrays: Mapping[Value, Array], outputs: Mapping[Value, Array], is_linked: bool = False):
+        self.is_linked = is_linked
         self.kernels: list[Kernel] = []
         self.tables: list[Array] = []
+        self._tables: dict[int, tuple[np.ndarray, Array]] = {}
         self.counters = 0
         self.uses: Counter[Value] = Counter()
         self._values: dict[Value, Expression] = {v: Load(v.dtype, sizes(v), a, Affine.contiguous(sizes(v)))
                                                  for v, a in arrays.items()}
         self._stored: dict[Expression, Load] = {}
         self._checked: dict[tuple[object, ...], Load | None] = {}
+        #: Whether the arrays that are written outside of loops hold numbers of bfloat16 alone.
+        self.rounded: dict[Array, bool] = {}
         self._outputs = dict(outputs)
 
     def run(self, roots: Sequence[Value]) -> list[Expression]:
@@ -85,7 +93,8 @@ class Translator:
         self.uses.update(v for node in nodes for v in node.reads)
         self.uses.update(roots)
         for node in nodes:
-            if any(v.dtype not in C_TYPES for v in (*node.reads, node.outputs[0]) if v.type.tensor_type.elem_type):
+            if any(v.dtype not in C_TYPES and not (node.op_type == "Cast" and v.dtype == BFLOAT16)
+                   for v in (*node.reads, node.outputs[0]) if v.type.tensor_type.elem_type):
                 raise UntranslatableError(f"{describe(node)} is of a type that is not written in C.")
             if (translator := TRANSLATORS.get((node.domain, node.op_type))) is None:
                 raise UntranslatableError(f"{describe(node)} is not among the operators that are written in C.")
@@ -120,12 +129,14 @@ class Translator:
             if (e := self._values.get(v)) is not None and e.cost:
                 self._values[v] = self.store(e)
         around = self.kernels, self._values, self._stored, self._checked, self._outputs, self.uses
+        rounded, self.rounded = self.rounded, {}  # An array may be written again by the next turn of a loop.
         self.kernels, self._values, self._stored = [], {**self._values, **inputs}, dict(self._stored)
         self._checked, self._outputs, self.uses = dict(self._checked), {}, Counter()
         try:
             yield self.kernels
         finally:
             self.kernels, self._values, self._stored, self._checked, self._outputs, self.uses = around
+            self.rounded = rounded | dict.fromkeys(self.rounded, False)
 
     def taps(self, node: Node) -> list[Value]:
         """The values inside of the bodies of a node that are read outside of it."""
@@ -167,12 +178,20 @@ class Translator:
             to = self.allocate(e.dtype, e.shape)
             if e.cost:  # A mere read may be another array's next content.
                 self._stored[e] = to
+        self.rounded[to.array] = template == "{1}" and self.is_rounded(e) and self.rounded.get(to.array, True)
         # Without axes of size 1, loops that could be fused are alike.
         place, value = move(to, Affine.squeezed), move(e, Affine.squeezed)
         assert isinstance(place, Load)
         assert value is not None
         self.kernels.append(Loop([Store(place, value, template)]))
         return to
+
+    def is_rounded(self, e: Expression) -> bool:
+        """Whether all elements are numbers of bfloat16."""
+        if isinstance(e, Load):
+            content = e.array.content
+            return self.rounded.get(e.array, False) if content is None else _are_rounded(content)
+        return _are_rounded(np.asarray(e.value, e.dtype)) if isinstance(e, Literal) else is_rounding(e)
 
     def allocate(self, dtype: DTypeLike, shape: Sequence[int], v: Value | None = None) -> Load:
         """A new array; or the array of an output where v is an output."""
@@ -226,15 +245,35 @@ class Translator:
         array = self.numbers(v)
         if array is None:
             raise UntranslatableError(f"{v!r} is no input of the step.")
+        if array.dtype == BFLOAT16:
+            array = array.astype(np.float32)
         if array.dtype not in C_TYPES:
             raise UntranslatableError(f"The constant {v!r} is of a type that is not written in C.")
         if array.size and (array == array.flat[0]).all():
             return Literal(array.dtype, array.shape, array.flat[0])
-        table = next((a for a in self.tables if a.content is array), None)
+        _, table = self._tables.get(id(array), (array, None))
         if table is None:
-            table = Array(array.dtype, array.size, "table", f"c{len(self.tables)}", array)
+            table = Array(array.dtype, array.size, "table", f"c{len(self.tables)}", np.ascontiguousarray(array))
             self.tables.append(table)
+            self._tables[id(array)] = array, table
         return Load(array.dtype, array.shape, table, Affine.contiguous(array.shape))
+
+
+def round_bfloat16(t: Translator, e: Expression) -> Expression:
+    """The elements rounded to bfloat16; products that read the rounded elements round for themselves."""
+    return Call(e.dtype, e.shape, _ROUNDING, (e if e.cost == 0 else t.store(e),))
+
+
+def is_rounding(e: Expression) -> bool:
+    """Whether an expression rounds its argument to bfloat16."""
+    return isinstance(e, Call) and e.template == _ROUNDING
+
+
+def _are_rounded(numbers: np.ndarray) -> bool:
+    if numbers.dtype != np.float32:
+        return False
+    with np.errstate(all="ignore"):  # Casts of NaN and of numbers beyond the range warn.
+        return bool((numbers.astype(BFLOAT16).astype(np.float32) == numbers).all())
 
 
 def sizes(v: Value | None) -> tuple[int, ...]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-__all__ = ["C_TYPES", "literal", "suffix"]
+__all__ = ["BFLOAT16", "C_TYPES", "literal", "suffix"]
+
+#: Numbers of this type are floats in C, rounded to it.
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 #: The types of elements in C.
 C_TYPES = {np.dtype(dtype): name for dtype, name in (

@@ -26,6 +26,7 @@ from ortpartial.execution import (
     describe_settings,
     describe_versions,
     has_hooks,
+    require_bfloat16,
     select_for_device,
     select_for_length,
     select_for_memory,
@@ -89,8 +90,10 @@ def select_module_engine(engine: str, device: DeviceName, precision: Precision |
                          ) -> tuple[type[StepRunner], str]:
     """The engine of a module's steps by its name, and the reason for it."""
     kind, reason = select_for_device(engine, Device.parse(device))
-    if kind.name == "native" and precision is not None:
+    if kind.name == "native" and precision is not None and not precision.rounds:
         raise SettingError(f"precision={str(precision.dtype)!r} trains with engine='step' or 'epoch', not 'native'.")
+    if engine == "auto" and precision is not None and precision.rounds:
+        require_bfloat16()
     if kind.name == "agent":
         raise SettingError("engine='agent' takes loss and update apart, and the step of a module is one graph; leave "
                            "engine at 'auto', or choose 'epoch', 'step' or 'native'.")
@@ -119,7 +122,7 @@ class Program(OptimizedState):
                  sequential: bool, random_state: int | None, device: DeviceName, engine: str = "auto",
                  checkpointing: bool | str | None = None, precision: str | None = None,
                  loss_scale: LossScale | float | None = None):
-        self._precision = resolve_precision(precision, loss_scale)
+        self._precision = resolve_precision(precision, loss_scale, on_cpu=Device.parse(device).is_cpu)
         if self._precision is not None and not use_graph:
             raise SettingError(f"use_graph=False runs operators one by one in the dtype of the module; precision="
                                f"{precision!r} needs a graph.")
@@ -319,10 +322,11 @@ class Program(OptimizedState):
         threads = 1 if self.sequential else None
         if step.trace.exchanges and not self.sequential:
             threads = share_cores(choose_threads(list(step.trace.changed.values())))
-        exchanges = {n: partial(self._exchange, n, e.kept) for n, e in step.trace.exchanges.items()}
-        source = make_source(step, state, device=self.device, threads=threads, exchanges=exchanges)
+        kept = {n: e.kept for n, e in step.trace.exchanges.items()}
+        source = make_source(step, state, device=self.device, threads=threads,
+                             exchange=lambda new: self._exchange({n: (b, kept[n]) for n, b in new.items()}))
         kind, reason = select_for_memory(self.engine, self._engine, source)
-        if exchanges:
+        if kept:
             kind, reason = StepEngine, "several processes exchange numbers within a step"
         runner = kind(source)
         runner.reason, runner.turn, runner.local = reason, self.turn, self.local
@@ -348,10 +352,10 @@ class Program(OptimizedState):
         """Why it was chosen."""
         return self._engine[1] if self.runner is None else self.runner.reason
 
-    def _exchange(self, name: str, kept: int | None, buffer: Buffer) -> None:
+    def _exchange(self, passed: Mapping[str, tuple[Buffer, int | None]]) -> None:
         """Add up the numbers of the processes."""
         assert self._processes is not None
-        self._processes.pass_on(name, kept, buffer)
+        self._processes.add_up(passed)
 
     def write_model(self, *, training: bool = True) -> ModelProto:
         """The inference graph with the current weights, and the training as far as it is written."""
@@ -418,7 +422,7 @@ class Program(OptimizedState):
     def choose_runner(self, rows: int, steps: int) -> StepRunner:
         """The runner of so many steps to come."""
         assert self.runner is not None
-        if self.engine == "auto" and steps >= MANY_STEPS:
+        if self.engine == "auto" and (steps >= MANY_STEPS or self.runner.source.rounds):
             self.change_engine(*select_for_length(self.runner, rows, steps))
         return self.runner
 

@@ -174,25 +174,21 @@ class Processes(Exchange):
             for n in state:
                 runner.set(n, _ALONE[n])
 
-    def pass_on(self, name: str, kept: int | None, buffer: Buffer) -> None:
+    def add_up(self, passed: Mapping[str, tuple[Buffer, int | None]]) -> None:
         """Replace numbers by their sum over the processes.
 
         Parameters
         ----------
-        name : str
-            The name of the exchanged numbers.
-        kept : int, optional
-            As of a `Passing`.
-        buffer : Buffer
-            The numbers of this process.
+        passed : dict of str to (Buffer, int or None)
+            As for `Exchange`.
 
         Raises
         ------
         DataError
             The processes were given different numbers of rows.
         """
-        self.add_up(name, buffer, kept)
-        if name == _STATISTICS and abs(shares := float(buffer.numpy()[-1]) - 1) > 1e-3:
+        super().add_up(passed)
+        if _STATISTICS in passed and abs(shares := float(passed[_STATISTICS][0].numpy()[-1]) - 1) > 1e-3:
             raise DataError(f"The rows of all processes are {1 + shares:.3f} of the batch; every process is given all "
                             f"rows of the same batch.")
 

@@ -106,7 +106,7 @@ class EagerProgram(Program):
     def _add_up(self, name: str, kept: int | None, numbers: np.ndarray) -> np.ndarray:
         """The sum of the numbers of all processes."""
         buffer = Buffer(numbers.copy())
-        self._exchange(name, kept, buffer)
+        self._exchange({name: (buffer, kept)})
         return buffer.numpy()
 
     @in_turn

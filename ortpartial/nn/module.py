@@ -403,7 +403,8 @@ class Module(Part):
         precision : str, optional
             Mixed precision, ``"float16"`` or ``"bfloat16"``: the dtype of products during training. Sums of many
             numbers, results of `Loss`, weights and their update stay in the dtype of the module, as does all that is
-            computed in evaluation mode. Engines ``"step"`` and ``"epoch"``; meant for devices, as in
+            computed in evaluation mode. ``"bfloat16"`` is fast on processors with AVX512-BF16, by engine ``"native"``;
+            float16 is meant for devices, and engines ``"step"`` and ``"epoch"``: see
             `OrtGradientForwardBackwardOptimizer`.
         loss_scale : float or LossScale, optional
             The factor of losses before differentiation, by default a `LossScale` for float16, which adapts the factor

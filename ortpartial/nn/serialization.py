@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto
 from onnx.numpy_helper import from_array, to_array
 
 from ortpartial.annotations import Data, Json, Settings
-from ortpartial.estimator import encode, parse_state, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, ModelError, ModelWarning, SettingError
+from ortpartial.execution import encode, parse_state, read_checkpoint, write_checkpoint
 from ortpartial.model import check_finite, find_aliases, read, write
 from ortpartial.texts import parse_json
 

@@ -17,7 +17,7 @@ from ortpartial.exceptions import GraphError, OrtPartialError, SettingError
 from ortpartial.graph import Value, cast, constant, counter, op, variable, with_numbers
 from ortpartial.learning import BaseLearningLoss
 from ortpartial.model import Range, check_indices
-from ortpartial.rewrites import Precision, lower_products
+from ortpartial.rewrites import Precision, lower_products, round_products
 from ortpartial.training import Update, draw_mask, scale_gradient
 
 from .nested import Nested
@@ -277,12 +277,15 @@ class Trace:
         if self.precision is None:
             return list(self.gradient(objective, weights))
         scale = self._scaling[0] if self._scaling else constant(self.precision.loss_scale, np.float32)
-        return list(scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights))
+        return self.precision.finish(scale_gradient(self.gradient, scale)(self.lower([objective])[0], weights))
 
     def lower(self, values: Sequence[Value]) -> list[Value]:
         """Expressions with the products of a mixed precision, if any."""
         if self.precision is None:
             return list(values)
+        if self.precision.rounds:
+            self._lowered = round_products(values, self.precision.dtype, rounded=self._lowered)
+            return [self._lowered.get(v, v) for v in values]
         # What is written of new weights reads them as it reads weights.
         trained = [n for call in self.update_calls for n in call.update.before]
         weights = {v for n in trained for v in self.versions.get(n, ())}

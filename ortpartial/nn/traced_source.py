@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from ortpartial.execution import GraphPart, GraphSource, StepNames, Vector
+from ortpartial.execution import Exchanging, GraphPart, GraphSource, StepNames, Vector
 from ortpartial.graph import Value, find_inputs
-from ortpartial.runtime import Buffer, Device, DeviceName
+from ortpartial.runtime import Device, DeviceName
 
 from .flat_step import flatten_step
 from .step_segments import Entry, split_entries
@@ -19,7 +19,7 @@ __all__ = ["find_loss", "make_source", "unwrap"]
 
 
 def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: DeviceName, threads: int | None,
-                exchanges: Mapping[str, Callable[[Buffer], None]]) -> GraphSource:
+                exchange: Exchanging | None = None) -> GraphSource:
     """Make the source of a step's engines.
 
     Parameters
@@ -32,7 +32,7 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
         Where it runs.
     threads : int or None
         Number of threads; by default as its sizes suggest.
-    exchanges : dict of str to callable
+    exchange : callable, optional
         As for `GraphSource`.
 
     Returns
@@ -47,7 +47,7 @@ def make_source(writing: Writing, state: Mapping[str, np.ndarray], *, device: De
     may_join = loss is not None and place.is_cpu and parts[0].model.graph is None
     flat, vectors = _flatten(writing, parts[0], names) if may_join else (None, {})
     return GraphSource(parts, {n: state[n] for n in trace.before}, names, place, loss=loss, counter=ITERATION,
-                       thread_count=threads, exchanges=exchanges,
+                       thread_count=threads, exchanges=trace.exchanges, exchange=exchange,
                        weights=tuple([n for n, p in trace.parameters.items() if p.is_trained]),
                        row_weights=WEIGHTS if WEIGHTS in writing.inputs else None, flat=flat, vectors=vectors,
                        precision=trace.precision)

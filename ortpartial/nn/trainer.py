@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
-from ortpartial.annotations import Data, Json, Settings
+from ortpartial.annotations import Data, Entries, Settings
 from ortpartial.autodiff import grad
-from ortpartial.estimator import FORM, find_checkpoint
-from ortpartial.exceptions import CheckpointError, DataError, SettingError
-from ortpartial.execution import FitPosition, FitSettings, Loop, get_states
+from ortpartial.exceptions import CheckpointError, SettingError
+from ortpartial.execution import HISTORY, FitPosition, FitSettings, Loop, check_form, draw_rows, rebuild_generator
 from ortpartial.graph import build, find_inputs
 from ortpartial.learning import replace_settings
 from ortpartial.logs import logger
@@ -21,13 +19,11 @@ from ortpartial.runtime import FairLock, Session
 
 from .compilation import Program
 from .door import ModuleDoor
+from .trace import ITERATION, SEED
 from .traced_source import find_loss
 from .tracing import write_step
 
 __all__ = ["ModuleTrainer"]
-
-#: What the checkpoint of a module holds beside its state.
-_PROGRESS = ("train_losses", "validation_losses", "n_iter", "records")
 
 
 class ModuleTrainer:
@@ -46,26 +42,11 @@ class ModuleTrainer:
         #: The turn to train, for a whole call of `fit`; the program has one for each step, epoch or prediction.
         self.turn = FairLock()
         self.rate_scale = 1.0
+        self.door = ModuleDoor(program)
+        #: The loop of `fit`, which goes on with the history of the module.
+        self.loop = self.door.loop = Loop(program.idle, self.door, FitSettings(warm_start=True))  # type: ignore[arg-type]
+        self.loop.records, self.loop.n_iter = program.module.history_, len(program.module.history_)
         self._base: dict[str, float] = {}
-
-    @property
-    def loop(self) -> Loop:
-        """The loop of `fit`, which goes on with the history of the module."""
-        return self._door_and_loop[1]
-
-    @property
-    def door(self) -> ModuleDoor:
-        """The door of the loop."""
-        return self._door_and_loop[0]
-
-    @cached_property
-    def _door_and_loop(self) -> tuple[ModuleDoor, Loop]:
-        program = self.program
-        door = ModuleDoor(program)
-        loop = Loop(program.idle, door, FitSettings(warm_start=True))  # type: ignore[arg-type]
-        door.loop, loop.records = loop, program.module.history_
-        loop.n_iter = len(loop.records)
-        return door, loop
 
     @property
     def rate(self) -> float:
@@ -94,14 +75,6 @@ class ModuleTrainer:
                 optimizer.rate = replace_settings(optimizer.rate, eta0=rates[n] * scale)
             self.rate_scale = scale
 
-    def read_history(self) -> list[Json]:
-        """A copy of the records of all epochs so far."""
-        return [dict(record) for record in self.program.module.history_]
-
-    def read_record(self) -> Json:
-        """A copy of the record of the last epoch."""
-        return dict(self.program.module.history_[-1])
-
     def read_weights(self) -> dict[str, np.ndarray]:
         """Copies of the parameters, by name."""
         return {n: p.numpy() for n, p in self.program.module.named_parameters()}
@@ -113,12 +86,7 @@ class ModuleTrainer:
         if X is not None:
             arrays: Sequence[np.ndarray] = program.signature.to_batches(X, y, sample_weight)
         else:
-            rows = list(self.door.rows.values())
-            if not rows:
-                raise DataError("There are no rows yet of which gradients could be computed; give X and y.")
-            count = min(self.loop.settings.batch_size, len(rows[0]))
-            drawn = np.arange(count) if rng is None else rng.choice(len(rows[0]), count, replace=False)
-            arrays = [a[drawn] for a in rows]
+            arrays = list(draw_rows(self.door.rows, self.loop.settings.batch_size, rng).values())
         feeds = program.prepare(arrays)
         session = program.find_session("gradients", self._compile_gradients)
         numbers = {n: program.get(n) for n in session.inputs if n not in feeds}
@@ -152,17 +120,11 @@ class ModuleTrainer:
         """A context in which the training stands still, with all that its next steps depend on, and its history."""
         loop, program = self.loop, self.program
         with program.turn.lock:
-            yield {
-                "form": FORM,
-                "module": type(program.module).__name__,
-                "states": program.states(),
-                "lengths": {n: o.planned_batches for n, o in program.optimizers.items()},
-                "shapes": program.read_policy(),
-                "rate_scale": self.rate_scale,
-                "progress": {n: getattr(loop, n) for n in _PROGRESS},
-                "place": loop.place.state,
-                "callbacks": get_states(loop.settings.callbacks),
-            }
+            states = program.states()
+            engine = {"iteration": int(states.pop(ITERATION)), "seed": states.pop(SEED), "arrays": states,
+                      "shapes": program.read_policy()}
+            yield loop.capture(module=type(program.module).__name__, engine=engine, rate_scale=self.rate_scale,
+                               batches={n: o.planned_batches for n, o in program.optimizers.items()})
 
     def resume(self, path: str | os.PathLike[str]) -> tuple[FitPosition, Sequence[Settings]] | None:
         """Go on with a fit that was cut off, from a file or the newest whole file in a folder.
@@ -184,30 +146,34 @@ class ModuleTrainer:
         CheckpointError
             There is none that is whole, or it is that of another training.
         """
-        if not isinstance(path, (str, os.PathLike)):
-            raise SettingError(f"resume is the folder of a Checkpoint, or a file of it, not {path!r}.")
-        if (stored := find_checkpoint(path)) is None:
+        loop, program = self.loop, self.program
+        if (stored := loop.find(path)) is None:
             return None
-        (file, state), program = stored, self.program
-        name = type(program.module).__name__
-        if state.get("module") != name:
-            kind = f"a {state['module']}" if "module" in state else "an optimizer"
-            raise CheckpointError(f"The checkpoint {str(file)!r} is of {kind}, and this is a {name}.")
-        shapes = {n: p.shape for n, p in program.module.named_parameters(buffers=True)}
-        if unlike := [n for n, shape in shapes.items() if n not in state["states"] or
-                      state["states"][n].shape != shape]:
-            raise CheckpointError(f"The checkpoint {str(file)!r} is of another {name}: {unlike[0]!r} is missing or has "
-                                  f"another shape.")
+        (origin, former), name = stored, type(program.module).__name__
+        state = _renew(former, loop)
+        check_form(state, origin, name)
+        engine, shapes = state["engine"], {n: p.shape for n, p in program.module.named_parameters(buffers=True)}
+        states = {**engine["arrays"], SEED: engine["seed"], ITERATION: np.array(engine["iteration"])}
+        if unlike := [n for n, shape in shapes.items() if n not in states or states[n].shape != shape]:
+            raise CheckpointError(f"{origin} is of another {name}: {unlike[0]!r} is missing or has another shape.")
+        rng = rebuild_generator(loop.rng, state["random"]["bit_generator"], origin)
         self.scale_rate(state["rate_scale"])
-        program.restore(state["states"])
-        program.plan({n: k for n, k in state["lengths"].items() if k is not None})
-        program.former_policy = state["shapes"]
-        loop = self.loop
-        for n in _PROGRESS:
-            setattr(loop, n, state["progress"][n])
-        program.module.history_[:] = loop.records
-        loop.records = program.module.history_
+        program.restore(states)
+        program.plan({n: k for n, k in state["batches"].items() if k is not None})
+        program.former_policy = engine["shapes"]
+        loop.restore(state, rng)
         if "form" not in state:  # A former fit validates batch by batch.
             self.door.is_row_wise = False
-        logger.info("the training goes on from %s", file)
+        logger.info("%s: the training goes on", origin)
         return FitPosition.from_state(state["place"]), state["callbacks"]
+
+
+def _renew(state: Entries, loop: Loop) -> Entries:
+    """The content of a module's checkpoint, under the names of today."""
+    if "states" not in state:
+        return state
+    arrays = dict(state["states"])
+    engine = {"iteration": int(arrays.pop(ITERATION)), "seed": arrays.pop(SEED), "arrays": arrays,
+              "shapes": state["shapes"]}
+    return {**state, "engine": engine, "batches": state["lengths"], "random": loop.rng.bit_generator.state,
+            "progress": {n: state["progress"][kept] for n, kept in HISTORY.items()}}

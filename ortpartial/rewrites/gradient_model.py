@@ -15,7 +15,7 @@ from ortpartial.model import Model, load, specialize
 
 from .lowering import make_portable
 
-__all__ = ["gradient_model"]
+__all__ = ["gradient_model", "select_tensors"]
 
 
 def gradient_model(
@@ -81,17 +81,8 @@ def gradient_model(
     check_choice("cotangents", cotangents, ("input", "ones"))
     if not isinstance(suffix, str) or not suffix:
         raise SettingError(f"suffix is {suffix!r}, and a gradient needs a name of its own; the default is '_grad'.")
-    loaded = load(model)
-    chosen = _choose_floats(loaded, outputs, "output", loaded.outputs)
-    if not chosen:
-        raise ModelError("No output of the model holds real numbers, so that there is nothing to differentiate.")
-    names = resolve_weights(loaded, None, chosen) if wrt is None else _choose_floats(loaded, wrt, "wrt", loaded.values)
-    if not names:
-        raise ModelError("wrt is empty; name at least one tensor, or leave it out for the initializers.")
-    weights = [n for n in names if n in loaded.initializers]
-    if weights:
-        loaded = specialize(loaded, variables=weights)
-    inputs = {**loaded.inputs, **{n: loaded.initializers[n] for n in weights}}
+    loaded, names, chosen = select_tensors(model, wrt, outputs)
+    inputs = {**loaded.inputs, **{n: loaded.initializers[n] for n in names if n in loaded.initializers}}
     seeds: dict[str, Value] = {}
     if cotangents == "input":
         seeds = {n: Value(loaded.outputs[o].type, hint=n) for o in chosen
@@ -100,6 +91,41 @@ def gradient_model(
     gradients = grad([loaded.outputs[o] for o in chosen], [loaded.values[n] for n in names], [*seeds.values()] or None)
     named = dict(zip(results, gradients, strict=True))
     return make_portable(build({**inputs, **seeds}, named, name=f"{loaded.proto.graph.name}{suffix}"))
+
+
+def select_tensors(
+    model: Model | ModelProto | bytes | str | os.PathLike[str], wrt: Sequence[str] | None, outputs: Sequence[str] | None
+) -> tuple[Model, list[str], list[str]]:
+    """The tensors between which a model is differentiated.
+
+    Parameters
+    ----------
+    model : Model, onnx.ModelProto, bytes or path
+        The model.
+    wrt, outputs : sequence of str, optional
+        As for `gradient_model`.
+
+    Returns
+    -------
+    model : Model
+        The model, whose initializers of `wrt` are variables.
+    wrt, outputs : list of str
+        The names of tensors and outputs.
+
+    Raises
+    ------
+    ModelError
+        A name is unknown, not of a floating-point type or given twice, or there is none.
+    """
+    loaded = load(model)
+    chosen = _choose_floats(loaded, outputs, "output", loaded.outputs)
+    if not chosen:
+        raise ModelError("No output of the model holds real numbers, so that there is nothing to differentiate.")
+    names = resolve_weights(loaded, None, chosen) if wrt is None else _choose_floats(loaded, wrt, "wrt", loaded.values)
+    if not names:
+        raise ModelError("wrt is empty; name at least one tensor, or leave it out for the initializers.")
+    weights = [n for n in names if n in loaded.initializers]
+    return (specialize(loaded, variables=weights) if weights else loaded), names, chosen
 
 
 def _name_gradients(model: Model, names: Sequence[str], seeds: Collection[str], suffix: str) -> list[str]:

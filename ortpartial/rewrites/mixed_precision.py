@@ -17,6 +17,7 @@ from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import (
     FLOATS,
     PRODUCTS,
+    VIEWS,
     Node,
     Value,
     accepted_types,
@@ -26,6 +27,7 @@ from ortpartial.graph import (
     make_rewriter,
     onnx_type,
     op,
+    replace_gradient,
     topological,
     variable,
 )
@@ -106,10 +108,14 @@ class Precision:
         float16 or bfloat16.
     loss_scale : LossScale or float
         Dynamic loss scaling, or a constant scale, which skips no step.
+    rounds : bool
+        Whether the operands of products are rounded to the low dtype and all else stays in the dtype of the model, as a
+        processor multiplies; otherwise results are in the low dtype, too.
     """
 
     dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float16))
     loss_scale: LossScale | float = field(default_factory=LossScale)
+    rounds: bool = False
 
     @property
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -121,8 +127,16 @@ class Precision:
         """The state of the loss scale after a step."""
         return self.loss_scale.update(finite, *state) if isinstance(self.loss_scale, LossScale) else []
 
+    def finish(self, gradients: Sequence[Value]) -> list[Value]:
+        """Gradients whose products are in the low dtype, as those of the model have become before."""
+        if not self.rounds:
+            return list(gradients)
+        new = round_products(gradients, self.dtype)
+        return [new.get(g, g) for g in gradients]
 
-def resolve_precision(precision: str | None, loss_scale: LossScale | float | None) -> Precision | None:
+
+def resolve_precision(precision: str | None, loss_scale: LossScale | float | None, *, on_cpu: bool = False
+                      ) -> Precision | None:
     """The mixed precision of two settings; None where a model is trained in its own dtype.
 
     Parameters
@@ -131,6 +145,8 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
         ``"float16"``, ``"bfloat16"``, or None.
     loss_scale : LossScale, float or None
         By default a `LossScale` for float16, and 1 for bfloat16, whose range is that of float32.
+    on_cpu : bool
+        Whether a processor trains, where results of products in bfloat16 are float32.
 
     Returns
     -------
@@ -156,10 +172,10 @@ def resolve_precision(precision: str | None, loss_scale: LossScale | float | Non
         loss_scale = LossScale() if precision == "float16" else 1.0
     if not isinstance(loss_scale, LossScale) and to_number(loss_scale, above=0) is None:
         raise SettingError(f"loss_scale is None, a LossScale or a number above 0, not {loss_scale!r}.")
-    return Precision(dtypes[precision], loss_scale)
+    return Precision(dtypes[precision], loss_scale, on_cpu and precision == "bfloat16")
 
 
-def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingModel:
+def to_mixed_precision(training: TrainingModel, dtype: np.dtype, rounds: bool = False) -> TrainingModel:
     """The model with its products in a low dtype; its inputs, initializers and outputs keep theirs.
 
     Products read their inputs in the low dtype; sums of many numbers and functions that overflow in it are computed in
@@ -171,6 +187,8 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
         The model, and the statistics of its batches.
     dtype : numpy.dtype
         float16 or bfloat16.
+    rounds : bool
+        Whether operands are rounded, and nothing else is in the low dtype: see `Precision`.
 
     Returns
     -------
@@ -186,7 +204,8 @@ def to_mixed_precision(training: TrainingModel, dtype: np.dtype) -> TrainingMode
         raise ModelError(f"{small[0]!r} holds {model.initializers[small[0]].dtype}, and precision={str(dtype)!r} is "
                          f"for models of float32.")
     batches = [s.batch for s in training.statistics]
-    new = dict(lower_products([*model.outputs.values(), *batches], dtype, parameters))
+    values = [*model.outputs.values(), *batches]
+    new = dict(round_products(values, dtype) if rounds else lower_products(values, dtype, parameters))
     outputs = {n: cast(new.get(v, v), v) for n, v in model.outputs.items()}
     statistics = [replace(s, batch=cast(new.get(s.batch, s.batch), s.batch)) for s in training.statistics]
     return replace(training, model=replace(model, outputs=outputs), statistics=statistics)
@@ -264,6 +283,69 @@ def lower_products(
 
     new = make_rewriter(values, lowered, change)
     return {**lowered, **{y: new(y) for node in topological(values, lowered) for y in node.outputs}}
+
+
+@numbered("round")
+def round_products(values: Sequence[Value], dtype: np.dtype, *, rounded: Mapping[Value, Value] = MappingProxyType({})
+                   ) -> dict[Value, Value]:
+    """Expressions whose products read operands that are rounded to a low dtype, and stay in their own.
+
+    1. `round`: The operands of a product are rounded. The gradient passes the rounding.
+
+    Products in the bodies of loops and branches, and of recurrent layers, are left as they are.
+
+    Parameters
+    ----------
+    values : sequence of Value
+        The expressions.
+    dtype : numpy.dtype
+        float16 or bfloat16.
+    rounded : dict of Value to Value
+        Values rewritten before.
+
+    Returns
+    -------
+    dict of Value to Value
+        By value of the expressions, its replacement.
+    """
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    operands: dict[Value, Value] = {}
+
+    def is_rounded(x: Value) -> bool:
+        while x.node is not None and (x.node.op_type in VIEWS or x.node.op_type == "Transpose"):
+            x = x.node.reads[0]
+        if x.array is not None:
+            return bool((x.array == x.array.astype(dtype).astype(x.dtype)).all())
+        node = x.node
+        if node is not None and node.op_type == "StraightThrough":
+            node = node.reads[0].node
+        return node is not None and node.op_type == "Cast" and node.reads[0].dtype == dtype
+
+    def round_operand(x: Value) -> Value:
+        if x not in operands:
+            operands[x] = write_rounding(x)
+        return operands[x]
+
+    def write_rounding(x: Value) -> Value:
+        """Below a Transpose, which peephole patterns look for at a product."""
+        if x.array is not None:
+            return constant(x.array.astype(dtype).astype(x.dtype), hint=x.hint)
+        if x.node is not None and x.node.op_type == "Transpose":
+            return op.Transpose(round_operand(x.node.reads[0]), perm=x.node.attribute("perm"))
+        return replace_gradient(op.Cast(op.Cast(x, to=kind), to=helper.np_dtype_to_tensor_dtype(x.dtype)), x)
+
+    def change(node: Node, inputs: Sequence[Value | None]) -> list[Value] | None:
+        if node.op_type not in PRODUCTS or node.domain or not node.outputs[0].is_float:
+            return None
+        count = len(inputs) if node.op_type == "Einsum" else 2  # the others have a bias
+        new = [x if x is None or i >= count or is_rounded(x) else round_operand(x) for i, x in enumerate(inputs)]
+        if new == list(node.inputs):
+            return None
+        count_case("round", new != list(inputs))
+        return list(_copy_node(node, new, None).outputs)
+
+    new = make_rewriter(values, rounded, change)
+    return {**rounded, **{y: new(y) for node in topological(values, rounded) for y in node.outputs}}
 
 
 def all_finite(values: Sequence[Value]) -> Value:

@@ -70,7 +70,7 @@ def prepare_training(
     TrainingModel
     """
     training = to_training_mode(model, mask) if train_mode else TrainingModel(model)
-    return training if precision is None else to_mixed_precision(training, precision.dtype)
+    return training if precision is None else to_mixed_precision(training, precision.dtype, precision.rounds)
 
 
 def rewrite_step(outputs: Mapping[str, Value], sources: Sequence[Value] = ()) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from ortpartial.annotations import Reduced
 from ortpartial.exceptions import DeviceError, DeviceWarning, ModelError
@@ -68,28 +68,20 @@ def _unwanted_optimizers(model: ModelProto | bytes, device: Device) -> list[str]
         # From 1.30 to 1.32, the fused kernel takes 5 times as long as a sum and LayerNormalization: bench/runtimes.py.
         names.append("SkipLayerNormFusion")
     graphs = list(walk_graphs(model.graph)) if isinstance(model, ModelProto) else []
-    if any(n.op_type == "Range" for graph in graphs[:1] for n in graph.node
-           if any(o.name in n.output for o in graph.output)):
+    returned = {o.name for graph in graphs[:1] for o in graph.output}
+    if any(n.op_type == "Range" and not returned.isdisjoint(n.output) for graph in graphs[:1] for n in graph.node):
         # In 1.19.2 it removes a Range that a Gather reads even if it is an output, which then holds nothing.
         names.append("GatherToSliceFusion")
     quantized = [n for graph in graphs for n in graph.node if n.op_type == "DequantizeLinear"]
     if quantized and len(graphs) > 1:
         # It aborts in 1.19.2 where the body of a node reads a dequantized and reshaped tensor.
         names.append("QDQPropagationTransformer")
-    if any(map(_has_blocks, quantized)):
-        # They would store packed weights again, in the form that a gradient reads.
-        names += ["ConstantFolding", "TransposeOptimizer"]
     return names
 
 
 def _is_fixed(graph: GraphProto | None) -> bool:
     """Whether all batches of a graph have one shape: onnxruntime 1.19 to 1.32 keeps a plan of memory for each shape."""
     return graph is None or all(d.HasField("dim_value") for i in graph.input for d in i.type.tensor_type.shape.dim)
-
-
-def _has_blocks(node: NodeProto) -> bool:
-    """Whether a node has a scale for each block, as it has in the gradient of a product with a packed weight."""
-    return any(a.name == "block_size" and a.i for a in node.attribute)
 
 
 #: No arrays.

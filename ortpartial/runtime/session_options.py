@@ -26,8 +26,8 @@ OPTIMIZERS = "optimizers of onnxruntime"
 #: The libraries of custom operators that session options have: registering a library twice is an error.
 _REGISTERED: WeakKeyDictionary[SessionOptions, set[str]] = WeakKeyDictionary()
 
-#: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes and
-#: its search for memory to reuse are quadratic in it (3,000 nodes in a row: 0.8 s without, 19 s with).
+#: The number of nodes above which onnxruntime's optimization takes longer than a training gains by it: its passes are
+#: quadratic in it (onnxruntime 1.19 to 1.32).
 _MAX_OPTIMIZED_NODES = 10_000
 
 
@@ -55,7 +55,8 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     memory_pattern : bool
         Whether onnxruntime plans all allocations of a run in advance.
     low_memory : bool
-        Whether to fuse no nodes and to allocate no more than is asked for, where an arena otherwise doubles.
+        Whether to fuse no nodes and to allocate no more than is asked for, where an arena otherwise doubles; always for
+        the gradient of packed weights.
     arena : bool
         Whether sessions of low memory share an arena. Without an arena they return memory to the system as soon as it
         is free, which takes time.
@@ -67,6 +68,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
     -------
     onnxruntime.SessionOptions
     """
+    low_memory = low_memory or (graph is not None and _has_blocks(graph))
     options = C.SessionOptions()
     options.log_severity_level = 4
     options.inter_op_num_threads = 1
@@ -88,7 +90,7 @@ def session_options(threads: int | None, graph: GraphProto | None = None, *, mem
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
     if graph is not None and len(graph.node) > _MAX_OPTIMIZED_NODES:
         options.graph_optimization_level = C.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_mem_pattern = options.enable_mem_reuse = False
+        options.enable_mem_pattern = False
     return options
 
 
@@ -115,6 +117,16 @@ def register_custom_ops(options: SessionOptions, model: ModelProto | bytes) -> N
             except Exception as e:
                 raise ModelError(f"The library of custom operators {path!r} cannot be loaded: {e}") from None
             registered.add(path)
+
+
+def _has_blocks(graph: GraphProto) -> bool:
+    """Whether a graph dequantizes blocks, as the gradient of a product with a packed weight does.
+
+    Optimized, onnxruntime 1.32.0 stores such weights again in the form that the gradient reads, and a step of a
+    language model of 0.5 billion takes 5.4 GB in place of 2.3; a plan of its memory adds the size of activations.
+    """
+    return any(a.name == "block_size" and a.i for g in walk_graphs(graph) for node in g.node
+               if node.op_type == "DequantizeLinear" for a in node.attribute)
 
 
 def _has_convolutions(graph: GraphProto) -> bool:

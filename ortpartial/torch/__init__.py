@@ -4,6 +4,7 @@ from ortpartial.exceptions import RuntimeMissingError
 from ortpartial.installation import install_command
 
 try:
+    from .functional import as_torch_function
     from .module_export import export
     from .onnx_layer import OnnxLayer
 except ModuleNotFoundError as e:
@@ -14,5 +15,6 @@ except ModuleNotFoundError as e:
 
 __all__ = [
     "OnnxLayer",
+    "as_torch_function",
     "export",
 ]

@@ -16,7 +16,7 @@ from torch._C import _are_functorch_transforms_active as _is_functorch_active
 from torch.autograd.function import FunctionCtx
 
 from ortpartial.exceptions import CompilerError, DeviceError, ModelError, SettingError, UntranslatableError
-from ortpartial.execution import MANY_STEPS, repays_compilation, select_for_fit
+from ortpartial.execution import OFTEN, repays_compilation, select_for_fit
 from ortpartial.graph import cast, find_reached, op, variable
 from ortpartial.runtime import TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
@@ -80,7 +80,7 @@ class TensorFunction:
                 gradient = self._gradients.get(needs) or self._add_gradient(needs)
                 if self._calls is not None:
                     self._calls += 1
-                    if self._calls % MANY_STEPS == 0:
+                    if self._calls % OFTEN == 0:
                         gradient = self._compile(needs)
                 apply = _Call.apply if _is_functorch_active() else _apply
                 return apply(gradient, sources, *leaves)

@@ -323,8 +323,7 @@ class DataParallelEngine(StepRunner):
                 program(self.side)
             else:
                 self._send_nothing()
-            for name, (buffer, kept) in self.passed.items():
-                self.exchange.add_up(name, buffer, kept)
+            self.exchange.add_up(self.passed)
             k[...] = self.iteration + 1
             self._updates[self.side](self.local.options)
             self._add_loss(mean)

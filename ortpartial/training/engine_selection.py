@@ -12,6 +12,7 @@ from ortpartial.execution import (
     StepRunner,
     needs_one_copy,
     register_engine,
+    require_bfloat16,
     select_for_device,
     select_for_fit,
 )
@@ -64,14 +65,17 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
     if distributed and name not in ("auto", "step"):
         raise SettingError(f"distributed=True trains with engine='step', not {name!r}.")
     precision = None if spec.precision is None else f"precision={str(spec.precision.dtype)!r}"
-    if name == "native" and precision:
+    if name == "native" and spec.precision is not None and not spec.precision.rounds:
         raise SettingError(f"{precision} trains with engine='step' or 'epoch', not 'native'.")
     if name == "native":
         select_for_device(name, spec.device)
+    if name == "auto" and spec.precision is not None and spec.precision.rounds:
+        require_bfloat16()
     settings = ["train_mode=True"] * spec.train_mode + ([precision] if precision else [])
     if settings and (distributed or name == "agent"):
         other = "distributed=True" if distributed else "engine='agent'"
-        raise SettingError(f"{settings[0]} trains with engine='step' or 'epoch', in one process, not {other}.")
+        names = "'native', 'step'" if spec.precision is not None and spec.precision.rounds else "'step'"
+        raise SettingError(f"{settings[0]} trains with engine={names} or 'epoch', in one process, not {other}.")
     unsupported = {
         "in one process, not with distributed=True": distributed,
         f"in the dtype of the model, not with {precision}": precision is not None,

@@ -150,9 +150,14 @@ class SpecSource(StepSource):
         return self.spec.threads()
 
     @property
+    def rounds(self) -> bool:  # type: ignore[override]
+        """Whether the operands of products are rounded to bfloat16."""
+        return self.spec.precision is not None and self.spec.precision.rounds
+
+    @property
     def is_translatable(self) -> bool:
-        """Whether its steps may be machine code, which has no mixed precision."""
-        return self.spec.precision is None and super().is_translatable
+        """Whether its steps may be machine code, whose only mixed precision rounds operands."""
+        return (self.spec.precision is None or self.rounds) and super().is_translatable
 
     def count_trained(self) -> int:
         """The number of elements of the weights."""

@@ -142,7 +142,7 @@ def check_gradient(spec: TrainingSpec) -> None:
     """Check that all operators between the weights and the loss have a gradient.
 
     If each of them has a rule that refuses nothing, and losses, penalty and optimizer are the library's, nothing is
-    differentiated. Otherwise the step is written, and discarded.
+    differentiated. Otherwise the gradient is written, of pieces of others the whole step, and discarded.
 
     Parameters
     ----------
@@ -159,10 +159,10 @@ def check_gradient(spec: TrainingSpec) -> None:
     read = {v for node in nodes for v in node.reads}
     pieces = [*spec.losses.values(), spec.penalty, spec.rate, spec.rate.schedule, spec.averaging or spec.penalty]
     is_plain = not spec.train_mode and spec.precision is None and spec.gradient is None
-    if is_plain and all(type(piece).__module__.startswith("ortpartial.") for piece in pieces) and all(
-            _is_differentiable(node, read) for node in nodes):
-        return
-    step_values(spec, simplified=False)
+    if not is_plain or not all(type(piece).__module__.startswith("ortpartial.") for piece in pieces):
+        step_values(spec, simplified=False)
+    elif not all(_is_differentiable(node, read) for node in nodes):
+        grad(loss, list(spec.trained.values()))
 
 
 def _is_differentiable(node: Node, read: Collection[Value]) -> bool:
@@ -189,6 +189,8 @@ def _make_gradients(
     loss, of_chunks = _differentiate_chunks(spec, targets, weights)
     costs = [spec.penalty(trained[n]) for n in spec.penalized]
     gradients = gradient(sum_values([loss, *of_chunks, *costs]), list(trained.values()))
+    if spec.precision is not None:
+        gradients = spec.precision.finish(gradients)
     inputs = {**find_inputs([loss], model.inputs), **targets, **weights, **find_inputs([loss], {names.seed: seed})}
     outputs = {names.loss: loss}
     for s in forward.statistics:  # Two nodes may update the same statistic, in turn.

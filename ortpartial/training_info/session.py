@@ -155,7 +155,8 @@ class TrainingSession(AnsweredAttributes, EngineNames, NamedSettings):
         source = GraphSource(
             tuple([part for part in self._parts if part.model.outputs]), self._stored,
             StepNames.beside({*self._stored, *(n for part in self._parts for n in part.model.values)}),
-            device, self.loss, thread_count=threads, exchanges=exchanges)
+            device, self.loss, thread_count=threads, exchanges=exchanges,
+            exchange=lambda new: [exchanges[n](buffer) for n, buffer in new.items()])
         self._steps = Stepper(source, engine, _ENGINES, timeout, raises is not False)
         self._runner = self._steps.engine
         self._describe_steps()

@@ -292,7 +292,7 @@ def test_accumulated_gradients_are_updated_ahead():
 
 
 def test_many_short_steps_go_on_in_machine_code(monkeypatch):
-    monkeypatch.setattr("ortpartial.artifacts.module.MANY_STEPS", 10)
+    monkeypatch.setattr("ortpartial.artifacts.module.OFTEN", 10)
     monkeypatch.setattr("ortpartial.artifacts.module.repays_compilation", lambda values, steps, threads: steps >= 20)
     batches, step, auto = make_batches("mlp"), *(open_module(STORED / "mlp", 0.01, engine=e) for e in ("step", "auto"))
     for k in range(24):
@@ -312,7 +312,7 @@ def test_a_compiler_that_fails_changes_nothing(monkeypatch):
     def fail(*_):
         raise CompilerError("it takes too long")
 
-    monkeypatch.setattr("ortpartial.artifacts.module.MANY_STEPS", 3)
+    monkeypatch.setattr("ortpartial.artifacts.module.OFTEN", 3)
     monkeypatch.setattr("ortpartial.artifacts.module.repays_compilation", lambda *_: True)
     monkeypatch.setattr("ortpartial.native.function.compile_library", fail)
     step, auto = (open_module(STORED / "mlp", 0.01, engine=e) for e in ("step", "auto"))

@@ -13,7 +13,8 @@ from tiny_decoders import make_decoder
 from ortpartial.cli import main
 from ortpartial.runtime import has_adapter_files
 
-COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "export", "run", "lora", "bench", "check")
+COMMANDS = ("train", "predict", "evaluate", "info", "gradient", "jvp", "jacobian", "hessian", "hvp", "export",
+            "run", "lora", "bench", "check")
 
 
 @pytest.fixture

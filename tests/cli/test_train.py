@@ -19,7 +19,7 @@ from paths import environment
 from ortpartial import OrtGradientForwardBackwardOptimizer, build, load, op
 from ortpartial.cli import main
 from ortpartial.cli.roles import load_roles
-from ortpartial.estimator import list_checkpoints
+from ortpartial.execution import list_checkpoints
 from ortpartial.learning import ExponentialAverage, LearningRateAdam
 
 X, Y, W = data(60)

@@ -12,7 +12,7 @@ from models import data, mlp
 
 from ortpartial import LearningRateAdam, OrtGradientForwardBackwardOptimizer
 from ortpartial.estimator import Checkpoint
-from ortpartial.estimator.checkpoint import read_checkpoint
+from ortpartial.execution.checkpoint import read_checkpoint
 
 X, Y, W = data(3000)
 BATCHES = [(X[i : i + 50], Y[i : i + 50], W[i : i + 50]) for i in range(0, 3000, 50)]

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from ortpartial import OrtGradientForwardBackwardOptimizer, gradient_model
+from ortpartial import OrtGradientForwardBackwardOptimizer, gradient_model, jvp_model
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.execution import native_engine
 from ortpartial.runtime.session import Session
@@ -156,7 +156,7 @@ def test_sklearn(name, record_property):
 
 MEASURED = """
 import os, sys, time, onnx
-from ortpartial import OrtGradientForwardBackwardOptimizer, gradient_model
+from ortpartial import OrtGradientForwardBackwardOptimizer, gradient_model, jvp_model
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.execution import native_engine
 
@@ -210,3 +210,24 @@ def test_nine_of_ten_trainings_are_written_in_c(record_property, monkeypatch):
             refused[f"{name}, {'dynamo' if dynamo else 'torchscript'}"] = str(e.value)
     record_property("count", f"{len(written)} of {len(EXPORTS)} exports")
     assert len(refused) < len(EXPORTS) / 10, refused
+
+
+@pytest.mark.parametrize(("name", "dynamo"), cases(EXPORTS))
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning", "ignore::FutureWarning",
+                            "ignore::UserWarning")
+def test_tangents(name, dynamo):
+    """Forward mode agrees with reverse mode, which agrees with torch: <ȳ, J v> = <Jᵀ ȳ, v>."""
+    net, x, model = exported(name, dynamo, torch.float32)
+    rng, weights = np.random.default_rng(0), weights_of(model)
+    gradient, tangent = gradient_model(model, outputs=["y"]), jvp_model(model, outputs=["y"])
+    wrt = [o.name.removesuffix("_grad") for o in gradient.graph.output]
+    feeds = {"x": x.numpy(), **{n: weights[n] for n in wrt}}
+    with torch.no_grad():
+        y_grad = rng.normal(size=net(x).shape).astype(np.float32)
+    vectors = {n: rng.normal(size=weights[n].shape).astype(np.float32) for n in wrt}
+    forward = Session(tangent).run({**feeds, **{f"{n}_tangent": v for n, v in vectors.items()}})["y_tangent"]
+    reverse = Session(gradient).run({**feeds, "y_grad": y_grad})
+    terms = [np.float64(reverse[f"{n}_grad"]) * v for n, v in vectors.items()]
+    left, right = np.sum(np.float64(forward) * y_grad), sum(t.sum() for t in terms)
+    scale = np.linalg.norm(np.float64(forward) * y_grad) + sum(np.linalg.norm(t) for t in terms)
+    assert abs(left - right) <= 1e-4 * scale

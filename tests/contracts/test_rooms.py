@@ -22,7 +22,7 @@ ORDER = (
     "model",
     "autodiff",
     "rewrites learning",
-    "runtime",
+    "runtime derivatives",
     "native",
     "execution",
     "training",
@@ -30,7 +30,7 @@ ORDER = (
     "kits adapters artifacts",
     "estimator",
     "nn",
-    "cli testing compat",
+    "cli testing compat scipy",
 )
 LEVEL = {room: level for level, line in enumerate(ORDER) for room in line.split()}
 

@@ -20,7 +20,7 @@ from paths import ROOT
 from ortpartial import OrtGradientForwardBackwardOptimizer, TrainingSession, nn
 from ortpartial.adapters import add_lora, save_adapter
 from ortpartial.cli import main
-from ortpartial.estimator.checkpoint import read_checkpoint
+from ortpartial.execution.checkpoint import read_checkpoint
 from ortpartial.model import external_data, read, read_tensors, write
 from ortpartial.plots import plot_losses, save_figure
 from ortpartial.runtime import has_adapter_files, read_adapter_file

@@ -28,6 +28,7 @@ PRINTED = {
     "plot_gradient_operator": (r"from Hermite's polynomials: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_hessian_vector_product": (r"the exact Hessian: ([\d.]+)", lambda difference: difference < 1e-12),
     "plot_linear_regression_forward_backward": (r"loss +[\d.]+ -> ([\d.]+)", lambda loss: loss < 0.03),
+    "plot_mixed_precision": (r"in float32 within ([\d.]+) of them", lambda share: share < 0.01),
     "plot_module_char_rnn": (r"bits for each: [\d.]+ -> ([\d.]+)", lambda bits: bits < 3.2),
     "plot_module_cnn": (r"accuracy ([\d.]+) on 397", lambda accuracy: accuracy > 0.95),
     "plot_module_gan": (r"after epoch 141: .* ([\d.]+) from", lambda distance: distance < 0.1),

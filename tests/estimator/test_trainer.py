@@ -22,7 +22,7 @@ def test_rates(trainer):
 
 
 def test_weights_and_history(trainer):
-    assert trainer.read_history() == trainer.optimizer.history_
+    assert trainer.loop.history == trainer.optimizer.history_
     assert (trainer.read_weights()["coef"] == trainer.optimizer.trained_coef_["coef"]).all()
     assert trainer.loop is trainer.training.loop
 

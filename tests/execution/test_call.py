@@ -19,7 +19,9 @@ def make(exchanges=None):
     parts = [Step({"x": X, "w": W}, {"sum": op.ReduceSum(X * W, keepdims=0), "w_new": W + X}, NAMES),
              Step({"w": W}, {"seen": W * 1, "w_new": W * 0.5}, NAMES)]
     sides = tuple({"w": Buffer(np.float32(a))} for a in ([2, 4, 6], [0, 0, 0]))
-    program = CallProgram(parts, sides, {}, device="cpu", threads=1, local=RunLocal(), exchanges=exchanges or {})
+    program = CallProgram(parts, sides, {}, device="cpu", threads=1, local=RunLocal(),
+                          exchanges=exchanges or {},
+                          exchange=lambda new: [exchanges[n](buffer) for n, buffer in new.items()])
     return program, sides
 
 

@@ -28,7 +28,7 @@ class Group:
     rank, size, bytes_sent = 1, 2, 0
 
     def __init__(self, first=None):
-        self.first = first
+        self.first, self.messages = first, []
 
     def broadcast(self, value):
         return self.first
@@ -37,9 +37,11 @@ class Group:
         return [self.first, value]
 
     def all_reduce(self, buffer):
+        self.messages.append("all_reduce")
         buffer.fill(buffer.numpy() + self.first)
 
     def all_gather(self, array):
+        self.messages.append("all_gather")
         return np.stack([array, array])
 
 
@@ -79,8 +81,25 @@ def test_what_is_not_sent_waits():
 @pytest.mark.parametrize("kept", [None, 2])
 def test_a_sum(kept):
     sent = np.float32([0, 2, 0, -1, 0])
-    exchange(sent).add_up("gradients", buffer := Buffer(sent.copy()), kept)
+    exchange(sent).add_up({"gradients": (buffer := Buffer(sent.copy()), kept)})
     np.testing.assert_array_equal(buffer.numpy(), 2 * sent)
+
+
+def test_small_numbers_share_a_message():
+    """Of any dtype, dense or sparse; large ones go by themselves, and so does one that is alone."""
+    dense, half, sparse = np.float32([1, 2]), np.float16([3, 4, 5]), np.float32([0, 7, 0])
+    large = np.ones(2**15, np.float32)
+    passed = {n: (Buffer(a.copy()), kept) for n, a, kept in (
+        ("dense", dense, None), ("half", half, None), ("sparse", sparse, 1), ("large", large, None))}
+    one = exchange(large)
+    one.add_up(passed)
+    assert one.group.messages == ["all_reduce", "all_gather"]
+    for n, a in (("dense", dense), ("half", half), ("sparse", sparse), ("large", large)):
+        assert passed[n][0].numpy().dtype == a.dtype
+        np.testing.assert_array_equal(passed[n][0].numpy(), 2 * a, n)
+    one = exchange(dense)
+    one.add_up({"dense": passed["dense"]})
+    assert one.group.messages == ["all_reduce"]
 
 
 def test_rows_of_a_process():

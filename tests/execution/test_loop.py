@@ -12,6 +12,7 @@ from trainings import ENGINES, X_VAL, Y_VAL, W, X, Y, linear_engine, optimizer, 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.estimator.predictor import Predictor
 from ortpartial.estimator.spec_door import SpecDoor
+from ortpartial.estimator.state import TrainingState
 from ortpartial.estimator.validation import DataAdapter
 from ortpartial.exceptions import ConvergenceError, ConvergenceWarning, DataError, SettingError
 from ortpartial.execution import FitSettings, FitTasks, Loop
@@ -177,8 +178,10 @@ def test_goes_on_after_divergence():
 def test_a_loop_without_an_optimizer():
     """It trains as an optimizer does, and settings that are replaced between two epochs count from the next one on."""
     engine = linear_engine()
-    predictor = Predictor(engine.source.spec, engine, DataAdapter(engine.source.spec))
-    loop = Loop(engine, SpecDoor(engine.source.spec, engine, predictor), FitSettings(max_iter=5, random_state=0))
+    spec = engine.source.spec
+    predictor = Predictor(spec, engine, DataAdapter(spec))
+    door = SpecDoor(spec, engine, predictor, TrainingState(spec, engine))
+    loop = Loop(engine, door, FitSettings(max_iter=5, random_state=0))
     loop.fit(X, Y, W, X_VAL, Y_VAL)
     o = optimizer(linear()).fit(X, Y, W, X_VAL, Y_VAL)
     assert (loop.train_losses, loop.validation_losses, loop.n_iter) == (o.train_losses_, o.validation_losses_, 5)

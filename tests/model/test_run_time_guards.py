@@ -1,5 +1,7 @@
 """Run-time guards: numbers that would crash onnxruntime raise an error that names the node, others pass unchanged."""
 
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +11,7 @@ from ortpartial import OrtGradientForwardBackward
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.model import guard_bound, load
+from ortpartial.model.run_time_guards import _evaluate
 from ortpartial.runtime import Session
 from ortpartial.training import forward_graph
 
@@ -107,3 +110,16 @@ def test_indices_of_images_are_checked_where_they_come_from():
     layer = OrtGradientForwardBackward(model(ROWS["RoiAlign batch_indices"], computed=False), engine="step")
     with pytest.raises(DataError, match=r"Input 'i' of RoiAlign .* has an index that is not in 0 to 0: 1\."):
         layer.forward(feeds(np.array([0, 0, 0, 1]), computed=False))
+
+
+def test_a_condition_is_not_followed_beyond_a_variable():
+    """Guards of all layers were followed to the beginning of the model, a time quadratic in its layers."""
+    x = variable("x", "int64", ["N"])
+    y = x
+    for _ in range(3000):
+        y += x
+    bad = op.Less(y, 0)
+    start = time.process_time()
+    assert all(_evaluate(bad) is None for _ in range(100))
+    assert time.process_time() - start < 0.1
+    assert not _evaluate(op.Less(constant(np.int64(1)), 0))

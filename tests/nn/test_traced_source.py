@@ -38,7 +38,7 @@ def test_the_loss():
 def test_a_source():
     writing = write("y", "loss")
     state = {n: np.zeros(v.shape, v.dtype) for n, v in writing.trace.before.items()}
-    source = make_source(writing, state, device="cpu", threads=1, exchanges={})
+    source = make_source(writing, state, device="cpu", threads=1)
     assert set(source.inputs) == {"x", "t"}
     assert {"fc.weight", "fc.bias"} <= set(source.first)
     assert source.compose().batch_size is not None

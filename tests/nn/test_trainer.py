@@ -13,6 +13,7 @@ import pytest
 from ortpartial import LearningRateAdam, nn, op
 from ortpartial.callbacks import Checkpoint, EarlyStopping, GradientMonitor, LearningRateFinder, ReduceOnPlateau
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
+from ortpartial.execution.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 4)).astype(np.float32)
@@ -98,6 +99,23 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, epochs, sched
     assert_same(model, expected)
     columns = ("epoch", "iteration", "loss", "validation_loss")
     assert [[r[c] for c in columns] for r in model.history_] == [[r[c] for c in columns] for r in expected.history_]
+
+
+def test_a_checkpoint_in_the_former_form_goes_on_to_the_same_bits(tmp_path):
+    """It has all of the state in one dict, and the attributes' names in its history."""
+    make(LearningRateAdam(0.01, schedule="cosine")).fit(X, Y, epochs=2, batch_size=8, callbacks=[Checkpoint(tmp_path)])
+    state = read_checkpoint(file := list_checkpoints(tmp_path)[-1])
+    engine, history, names = state.pop("engine"), state.pop("progress"), ("train_losses", "validation_losses", "n_iter")
+    del state["random"]
+    state |= {"form": 2, "lengths": state.pop("batches"), "shapes": engine["shapes"], "states": {
+        **engine["arrays"], "seed": engine["seed"], "iteration": np.array(engine["iteration"])}, "progress": {
+        "records": history["history_"], **{n: history[f"{n}_"] for n in names}}}
+    write_checkpoint(state, file)
+    first, again = (make(LearningRateAdam(0.01, schedule="cosine")) for _ in range(2))
+    first.fit(X, Y, epochs=2, batch_size=8)
+    assert_same(again.fit(X, Y, epochs=2, batch_size=8, resume=file), first)
+    assert_same(again.fit(X, Y, epochs=1, batch_size=8), first.fit(X, Y, epochs=1, batch_size=8))
+    assert [r["loss"] for r in again.history_] == [r["loss"] for r in first.history_]
 
 
 def test_what_cannot_go_on(tmp_path):

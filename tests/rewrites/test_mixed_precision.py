@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -11,15 +12,19 @@ from models import assert_close, data, images, linear, mlp, net, parameter, torc
 from numbered_cases import check_case
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
+from sklearn.datasets import load_digits
 
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.autodiff import grad
 from ortpartial.exceptions import ConvergenceError, ModelError, SettingError
+from ortpartial.graph import PRODUCTS, drop_straight_through, topological
 from ortpartial.graph.build import build
 from ortpartial.graph.control_flow import cond
 from ortpartial.graph.ops import constant, op, variable
 from ortpartial.learning.optimizers import LearningRateAdam, LearningRateSGD
 from ortpartial.model.load import load
-from ortpartial.rewrites.mixed_precision import LossScale, lower_products, to_dtype
+from ortpartial.rewrites.mixed_precision import LossScale, Precision, lower_products, round_products, to_dtype
+from ortpartial.runtime import Session
 
 ENGINES = ["step", "epoch"]
 X, Y, _ = data(53)
@@ -78,6 +83,50 @@ def lower_some():
     return lower_products([op.Softmax(op.Relu(x @ w))], np.dtype(np.float16), [w])
 
 
+def round_some():
+    x, w = variable("x", "float32", ["N", 4]), variable("w", "float32", [4, 4])
+    return round_products([op.Transpose(x) @ op.Softmax(x @ w)], np.dtype(ml_dtypes.bfloat16))
+
+
+def count_roundings(values):
+    """The operands of products, and how many casts to bfloat16 there are."""
+    nodes = topological(values)
+    products = [v for n in nodes if n.op_type in PRODUCTS for v in n.reads[:2]]
+    return products, sum(n.op_type == "Cast" and n.outputs[0].dtype == ml_dtypes.bfloat16 for n in nodes)
+
+
+def test_operands_are_rounded_once():
+    """Before and behind a Transpose, in the model and in its gradient; and a second time nothing changes."""
+    x, w = variable("x", "float32", [5, 4]), variable("w", "float32", [4, 4])
+    dtype = np.dtype(ml_dtypes.bfloat16)
+    y = op.Transpose(x) @ op.Tanh(x @ w)
+    lowered = round_products([y], dtype)[y]
+    gradients = Precision(dtype, 1.0, rounds=True).finish(grad(op.ReduceSum(lowered, keepdims=0), [w, x]))
+    again = round_products([lowered, *gradients], dtype)
+    assert [again.get(v, v) for v in (lowered, *gradients)] == [lowered, *gradients]
+    step = drop_straight_through([lowered, *gradients])
+    products, casts = count_roundings(step)
+    assert len(products) == 2 * 6
+    assert casts == 5  # x, w, the result of Tanh, and what comes back to each of both products
+    assert all(v.dtype == np.float32 for v in products)
+
+
+def test_gradients_pass_the_rounding():
+    """The gradient of a rounded product is that of the product by rounded operands, in float32."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 4)).astype(np.float32), rng.normal(size=(4, 2)).astype(np.float32)
+    x, w = variable("x", "float32", [3, 4]), variable("w", "float32", [4, 2])
+    y = x @ w
+    rounded = round_products([y], np.dtype(ml_dtypes.bfloat16))[y]
+    (dw,) = Precision(np.dtype(ml_dtypes.bfloat16), 1.0, rounds=True).finish(grad(op.ReduceSum(rounded * rounded,
+                                                                                                 keepdims=0), [w]))
+    actual = Session(build([x, w], {"dw": dw})).run({"x": a, "w": b})["dw"]
+    low = [v.astype(ml_dtypes.bfloat16).astype(np.float64) for v in (a, b)]
+    back = (2 * (low[0] @ low[1])).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    np.testing.assert_allclose(actual, low[0].T @ back, rtol=1e-2, atol=1e-2)
+    assert (actual.astype(ml_dtypes.bfloat16) != actual).any()  # sums are not rounded
+
+
 def widen_some():
     """A constant, the scales of Resize, and a dequantization, of which the last two are of float32 alone."""
     x, q = variable("x", "float32", ["N", 1, 3]), variable("q", "int8", ["N", 1, 6])
@@ -87,6 +136,7 @@ def widen_some():
 
 NUMBERED = {
     **dict.fromkeys(["lower_products 1", "lower_products 2", "lower_products 3"], lower_some),
+    "round_products 1": round_some,
     **dict.fromkeys(["to_dtype 1", "to_dtype 2", "to_dtype 3"], widen_some),
 }
 
@@ -192,9 +242,36 @@ def test_trained_models_are_float32():
     assert o.get_params()["precision"] is None
 
 
-def test_bfloat16_needs_a_device():
-    with pytest.raises(ModelError, match=r"has no kernel for \w+ .* with inputs of bfloat16; use another dtype"):
-        optimizer(precision="bfloat16").fit(X, Y)
+@pytest.mark.parametrize("model", [mlp, pytest.param(net, marks=pytest.mark.slow)], ids=["mlp", "net"])
+def test_bfloat16_on_a_processor_rounds_operands(model):
+    """All engines compute the same numbers, and float32 but for the rounding: operands have 8 bits, sums 24."""
+    x, y = images(30) if model is net else (X, Y)
+    low, again, native, high = (
+        optimizer(model(), engine, precision=p, loss_scale=None, train_mode=model is net).fit(x, y)
+        for engine, p in (("step", "bfloat16"), ("epoch", "bfloat16"), ("native", "bfloat16"), ("step", None)))
+    assert everything(low) == everything(again)
+    assert_close(native.trained_coef_, low.trained_coef_, 1e-5)
+    assert_close(low.trained_coef_, high.trained_coef_, 5e-3)
+    assert any((a != b).any() for a, b in zip(low.get_state(), high.get_state(), strict=True))
+    assert all(a.dtype == np.float32 for a in low.get_state() + low.get_state("optimizer")[:-1])
+
+
+def test_accuracy_on_digits_is_that_of_float32():
+    """Within half a point, by the engine that computes products in bfloat16."""
+    digits = load_digits()
+    X, y = (digits.data / 16).astype(np.float32), digits.target
+    rng = np.random.default_rng(0)
+    x = variable("x", "float32", ["N", 64])
+    u, v = (constant((rng.normal(size=s) / np.sqrt(s[0])).astype(np.float32), hint=n)
+            for s, n in (((64, 48), "U"), ((48, 10), "V")))
+    model = build([x], {"y": op.Relu(x @ u) @ v})
+    rows = rng.permutation(len(X))
+    scores = [(np.argmax(optimizer(model, "native", precision=p, loss_scale=None, batch_size=32, max_iter=12,
+                                   learning_loss="softmax_cross_entropy", weights_to_train=["U", "V"])
+                         .fit(X[rows[:1200]], y[rows[:1200]]).predict(X[rows[1200:]]), axis=1) == y[rows[1200:]]).mean()
+              for p in ("bfloat16", None)]
+    assert min(scores) > 0.94
+    assert abs(scores[0] - scores[1]) <= 0.005
 
 
 @pytest.mark.cuda

@@ -18,8 +18,8 @@ from ortpartial import (
     save_adapter,
     variable,
 )
-from ortpartial.estimator.checkpoint import _hash
 from ortpartial.exceptions import OrtPartialError
+from ortpartial.execution.checkpoint import _hash
 from ortpartial.model import read_tensors, write_tensors
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)

@@ -31,6 +31,15 @@ def test_a_graph_of_many_nodes_is_not_optimized(count, level):
     options = session_options(1, helper.make_graph(nodes, "g", [], []))
     assert options.graph_optimization_level == level
     assert options.enable_mem_pattern == (level == ALL)
+    assert options.enable_mem_reuse
+
+
+@pytest.mark.parametrize(("size", "level"), [({}, ALL), ({"block_size": 32}, NONE)])
+def test_a_gradient_of_packed_weights_takes_memory_once(size, level):
+    """Optimizers would store the weights again, and a plan of memory hold the activations a second time."""
+    node = helper.make_node("DequantizeLinear", ["x", "scale"], ["y"], axis=0, **size)
+    options = session_options(1, helper.make_graph([node], "g", [], []))
+    assert (options.graph_optimization_level, options.enable_mem_pattern) == (level, level == ALL)
 
 
 def test_optimizers_may_be_left_out():

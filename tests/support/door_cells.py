@@ -215,9 +215,10 @@ class Fit:
         assert differ(self.weights(self.fit(averaging="ema", use_average=True)), self.plain())
 
     def precision(self, folder: Path) -> None:
-        weights = self.weights(self.fit(precision="float16"))
-        assert differ(weights, self.plain())
-        assert are_close(weights, self.plain(), 0.1)
+        for settings in ({"precision": "float16"}, {"precision": "bfloat16", "engine": "epoch"}):
+            weights = self.weights(self.fit(**settings))
+            assert differ(weights, self.plain())
+            assert are_close(weights, self.plain(), 0.1)
 
     def checkpointing(self, folder: Path) -> None:
         assert are_close(self.weights(self.fit(checkpointing="auto")), self.plain(), 1e-5)
@@ -786,6 +787,7 @@ class Stepping:
 
     def precision(self, folder: Path) -> None:
         self.differs(folder, precision="float16")
+        self.differs(folder, precision="bfloat16")
 
     def checkpointing(self, folder: Path) -> None:
         """The step computes some nodes a second time."""
@@ -1206,6 +1208,7 @@ class Commands:
 
     def precision(self, folder: Path) -> None:
         self.differs(folder, "--precision", "float16")
+        self.differs(folder, "--precision", "bfloat16", "--engine", "epoch")
 
     def checkpointing(self, folder: Path) -> None:
         assert are_close(self.train(folder, "--checkpointing"), self.train(folder), 1e-5)

@@ -38,7 +38,7 @@ from ortpartial import (
     to_training_info,
     variable,
 )
-from ortpartial.estimator.checkpoint import _hash
+from ortpartial.execution.checkpoint import _hash
 from ortpartial.model import read_tensors, write, write_tensors
 from ortpartial.runtime import has_adapter_files
 from ortpartial.training_info.npz import open_arrays

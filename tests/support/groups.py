@@ -15,8 +15,9 @@ __all__ = ["PLACED", "find_group", "is_here", "is_left_out", "is_sampled"]
 GROUPS: dict[str, tuple[str, ...]] = {
     "training": ("tests/cli", "tests/estimator", "tests/graph", "tests/learning", "tests/peers",
                  "tests/rewrites", "tests/training_info"),
-    "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/compat", "tests/kits",
-               "tests/model", "tests/mutation", "tests/native", "tests/nn", "tests/plots", "tests/torch"),
+    "newest": ("tests", "tests/adapters", "tests/artifacts", "tests/autodiff", "tests/compat",
+               "tests/derivatives", "tests/kits", "tests/model", "tests/mutation", "tests/native", "tests/nn",
+               "tests/plots", "tests/torch"),
     # Whole on both, as they are about what runtimes do.
     "both": ("tests/robustness", "tests/runtime"),
     # Tables of operators, pieces and names; engines with settings; scikit-learn, of which the two environments have two

@@ -121,7 +121,7 @@ def test_a_layer_in_machine_code_trains_as_torch():
 
 
 def test_many_calls_go_on_in_machine_code(monkeypatch):
-    monkeypatch.setattr("ortpartial.torch.autograd.MANY_STEPS", 3)
+    monkeypatch.setattr("ortpartial.torch.autograd.OFTEN", 3)
     monkeypatch.setattr("ortpartial.torch.autograd.repays_compilation", lambda values, steps, *_, **__: steps >= 6)
     graphs, code = pair(chain, "auto")
     assert code.engine_ != "native"
@@ -136,7 +136,7 @@ def test_calls_that_cannot_be_compiled_stay_graphs(error, monkeypatch):
     def fail(*_):
         raise error("no")
 
-    monkeypatch.setattr("ortpartial.torch.autograd.MANY_STEPS", 3)
+    monkeypatch.setattr("ortpartial.torch.autograd.OFTEN", 3)
     monkeypatch.setattr("ortpartial.torch.autograd.repays_compilation", lambda *_, **__: True)
     monkeypatch.setattr("ortpartial.torch.native_session.NativeFunction", fail)
     graphs, code = pair(chain, "auto")

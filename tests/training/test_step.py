@@ -5,8 +5,10 @@ import onnx
 import pytest
 from models import linear, mlp, two_in_two_out, weights_of
 
+from ortpartial.exceptions import NoGradientError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import constant, op, variable
+from ortpartial.graph.ops import constant, make_node, op, variable
+from ortpartial.graph.schemas import schema_of
 from ortpartial.graph.walk import find_inputs
 from ortpartial.learning.losses import (
     AbsoluteLearningLoss,
@@ -20,7 +22,7 @@ from ortpartial.model.load import load
 from ortpartial.runtime.session import Session
 from ortpartial.training.spec import TrainingSpec
 from ortpartial.training.split_graphs import forward_graph, penalty_graph, row_loss_graph, update_graph
-from ortpartial.training.step import step_graph
+from ortpartial.training.step import check_gradient, step_graph
 
 SQUARE = SquareLearningLoss()
 
@@ -117,3 +119,19 @@ def test_dtypes_may_differ(rng):
     expected = 1 - 0.1 * (4 * (y * x).mean(0) + 1)
     np.testing.assert_allclose(found["w_new"].ravel(), expected, rtol=1e-5)
     assert (found["loss"].dtype, found["w_new"].dtype) == (np.float64, np.float32)
+
+
+def test_a_check_of_the_gradient_writes_no_update(monkeypatch):
+    """Rules of other domains may refuse a node: their gradient is written, and not the update of a thousand weights."""
+    x, w = variable("x", "float32", ["N", 32]), constant(np.ones((32, 32), np.float32), hint="w")
+    monkeypatch.setattr("ortpartial.training.step.append_update", None)
+
+    def check(attributes):
+        packed = constant(np.zeros((8, 1, 16), np.uint8)), constant(np.ones((8, 1), np.float32))
+        settings = {"K": 32, "N": 8, "bits": 4, "block_size": 32, **attributes}
+        y = make_node(schema_of("MatMulNBits", "com.microsoft", 1), [x @ w, *packed], settings).outputs[0]
+        check_gradient(TrainingSpec(loaded(build([x], {"y": y}), "w"), ("w",), {"y": SQUARE}))
+
+    check({})
+    with pytest.raises(NoGradientError, match="weight_prepacked"):
+        check({"weight_prepacked": 1})

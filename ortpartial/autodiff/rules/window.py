@@ -101,10 +101,21 @@ def correlate(x: Value, dy: Value, w: Value, window: Window, group: int) -> Valu
         apart = op.Reshape(x, concat_sizes(constant([0, group, -1]), slice_shape(x, 2, x.rank)))
         apart = op.Transpose(apart, perm=[2, 1, 0, *(i + 1 for i in window.axes)])
         images = op.Reshape(apart, concat_sizes(constant([0, -1]), slice_shape(x, 2, x.rank))).stated([None] * x.rank)
-    dw = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=window.pads,
+    dw = op.Conv(images, op.Transpose(dy, perm=swapped), group=group, pads=trim_pads(x, dy, window),
                  strides=window.dilations, dilations=window.strides)
     kernel = constant(window.kernel, np.int64) if window.fixed else slice_shape(w, 2, x.rank)
     return zero_if_empty(x, op.Transpose(crop(dw, kernel, x.rank), perm=swapped))
+
+
+def trim_pads(x: Value, dy: Value, window: Window) -> Sequence[int]:
+    """The pads without the end that no window position sees, whose places would be weights that are cropped."""
+    n, m, r = spatial_sizes(x), spatial_sizes(dy), len(window.kernel)
+    if not (n and m and window.fixed):
+        return window.pads
+    before, behind = window.pads[:r], window.pads[r:]
+    unseen = [i + a + b - (j - 1) * s - extent for i, a, b, j, s, extent in
+              zip(n, before, behind, m, window.strides, window.extent, strict=True)]
+    return [*before, *(b - min(max(u, 0), b) for b, u in zip(behind, unseen, strict=True))]
 
 
 def zero_if_empty(x: Value, sums: Value) -> Value:

@@ -12,10 +12,9 @@ from typing import Any
 
 from ortpartial.annotations import Estimator
 from ortpartial.exceptions import SettingError
-from ortpartial.execution import TaskContext, Trainer
+from ortpartial.execution import TaskContext, Trainer, add_checkpoint
 from ortpartial.learning import check_integer, check_number
 
-from ..checkpoint import add_checkpoint
 from .base import Callback, check_place
 
 __all__ = ["Checkpoint"]

@@ -24,7 +24,7 @@ from ortpartial.annotations import ArrayLike, CallbackLike, Context, Data, DataL
 from ortpartial.autodiff import WeightSelection
 from ortpartial.checks import check_path
 from ortpartial.exceptions import ModelError, SettingError
-from ortpartial.execution import TrainingView, refuse_batches, refuse_foreign, wrap_sparse
+from ortpartial.execution import TrainingView, find_checkpoint, refuse_batches, refuse_foreign, wrap_sparse
 from ortpartial.learning import (
     ESTIMATOR_HABITS,
     AnsweredAttributes,
@@ -47,7 +47,6 @@ from ortpartial.learning import (
 from ortpartial.model import Model, load
 from ortpartial.runtime import DeviceName
 
-from ..checkpoint import find_checkpoint
 from ..forms import Loss, ModelLike
 from ..optimizer import OrtGradientForwardBackwardOptimizer
 from ..params import check_names, list_fields, replace_nested
@@ -333,7 +332,8 @@ class BaseOnnxEstimator(AnsweredAttributes, NamedSettings, CallbackSupportMixin,
         def record(optimizer: OrtGradientForwardBackwardOptimizer) -> None:
             self._record(optimizer.n_iter_ - n_before, rule, seen, X.shape[0])
 
-        self._set_loop(batch_size, (record, rule, *self.callbacks))
+        # The rule comes last: a callback may reduce the step size in place of the end.
+        self._set_loop(batch_size, (record, *self.callbacks, rule))
         batches = None
         if validation is not None:
             batches = [(validation[0], self._encode(validation[2], optimizer.learning_loss), validation[3])]

@@ -11,10 +11,12 @@ import numpy as np
 from ortpartial.exceptions import UntranslatableError
 from ortpartial.graph import Node
 from ortpartial.native.expressions import Call, Expression, Literal
-from ortpartial.native.translation import Translator, describe, translates
-from ortpartial.native.types import C_TYPES, literal, suffix
+from ortpartial.native.translation import Translator, describe, round_bfloat16, translates
+from ortpartial.native.types import BFLOAT16, C_TYPES, literal, suffix
 
 __all__ = ["apply", "convert", "wrap"]
+
+_FLOAT = np.dtype(np.float32)
 
 #: By operator, the C expression of an element, in which S is the suffix of functions of the type; and its cost.
 _FORMULAS = {
@@ -130,7 +132,8 @@ def clip(t: Translator, node: Node) -> Expression:
 
 @translates("Cast")
 def cast(t: Translator, node: Node) -> Expression:
-    return convert(t, t.read(node.inputs[0]), node.outputs[0].dtype)
+    e, dtype = t.read(node.inputs[0]), node.outputs[0].dtype
+    return round_bfloat16(t, convert(t, e, _FLOAT)) if dtype == BFLOAT16 else convert(t, e, dtype)
 
 
 @translates("Pow")

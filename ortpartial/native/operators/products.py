@@ -10,8 +10,8 @@ import numpy as np
 from ortpartial.graph import Node
 from ortpartial.native.expressions import Affine, Expression, Literal, Load
 from ortpartial.native.kernels import Product
-from ortpartial.native.products import ProductShape, scratch_elements
-from ortpartial.native.translation import Translator, sizes, translates
+from ortpartial.native.products import ProductShape, is_large, scratch_elements
+from ortpartial.native.translation import Translator, is_rounding, sizes, translates
 from ortpartial.native.types import C_TYPES
 
 from .elementwise import apply, wrap
@@ -26,9 +26,13 @@ def multiply(t: Translator, a: Expression, b: Expression, to: Load | None = None
     """The product of matrices on the last two axes: α A B + β D."""
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     (m, k), n = a.shape[-2:], b.shape[-1]
+    is_small = k <= 1 or (m * n * k <= 4 and not batch)
+    rounds = not is_small and a.dtype == np.float32 and t.is_rounded(a) and t.is_rounded(b)
+    if rounds:  # A product rounds its operands while it packs them.
+        a, b = (e.args[0] if is_rounding(e) else e for e in (a, b))  # type: ignore[attr-defined]
     a, b = t.broadcast(a, (*batch, m, k)), t.broadcast(b, (*batch, k, n))
     shape = (*batch, m, n)
-    if k <= 1 or (m * n * k <= 4 and not batch):
+    if is_small:
         return _scale_and_add(t, _multiply_elements(t, a, b, shape), alpha, addend, beta)
     if a.dtype.kind != "f":
         columns = t.view(b, lambda at: at.permuted([*range(len(batch)), -1, -2]))
@@ -41,11 +45,12 @@ def multiply(t: Translator, a: Expression, b: Expression, to: Load | None = None
     if addend is not None:
         addend = t.load(t.broadcast(addend, shape))
         strides = addend.at.strides[-2:]  # type: ignore[assignment]
-    product = ProductShape(m, n, k, a.at.strides[-2:], b.at.strides[-2:], to.at.strides[-2], C_TYPES[a.dtype],  # type: ignore[arg-type]
-                           float(alpha), strides, float(beta))
-    n_packed = scratch_elements(product)
-    packed = t.allocate(a.dtype, (n_packed,)) if n_packed else None
-    t.kernels.append(Product(tuple(batch), product, a, b, to, addend, packed))
+    product = ProductShape(m, n, k, a.at.strides[-2:], b.at.strides[-2:], to.at.strides[-2],  # type: ignore[arg-type]
+                           "bfloat16" if rounds else C_TYPES[a.dtype], float(alpha), strides, float(beta))
+    large = is_large(product, t.is_linked)
+    n_packed = scratch_elements(product, large)
+    packed = t.allocate(np.uint32 if rounds else a.dtype, (n_packed,)) if n_packed else None
+    t.kernels.append(Product(tuple(batch), product, a, b, to, addend, packed, large))
     return to
 
 

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from ortpartial.exceptions import UntranslatableError
-from ortpartial.graph import Node, constant
+from ortpartial.graph import Node, Value, constant
+from ortpartial.limits import limits
+from ortpartial.native.convolutions import ConvolutionShape
 from ortpartial.native.expressions import Affine, Expression, Iota, Literal, Load
+from ortpartial.native.kernels import Convolution
 from ortpartial.native.translation import Translator, describe, sizes, translates
 from ortpartial.native.types import literal, suffix
 
@@ -107,15 +110,70 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else value or "NOTSET"
 
 
+def _call_kernel(t: Translator, node: Node, windows: _Windows) -> Expression | None:
+    """The result of a kernel with sizes at run time, where a convolution has two axes at most and is worth it.
+
+    A Conv of turned images by turned images, or of more taps than places, is the gradient of another one by its
+    kernels: images stand in place of channels.
+    """
+    x, w, *bias = (t.read(v) for v in node.inputs if v is not None)
+    n, group = len(windows.kernel), node.attribute("group")
+    if not t.is_linked or n > 2 or x.dtype.kind != "f" or 0 in (x.size, w.size, *sizes(node.outputs[0])):
+        return None
+
+    def pair(values: tuple[int, ...], only: int = 1) -> tuple[int, int]:
+        return (only, *values) if n == 1 else values  # type: ignore[return-value]
+
+    image, kernel, out = (pair(v) for v in (windows.image, windows.kernel, windows.out))
+    strides, dilations, before = pair(windows.strides), pair(windows.dilations), pair(windows.before, 0)
+    is_transposed = node.op_type == "ConvTranspose"
+    if not is_transposed and group == 1 and not bias and (prod(kernel) > prod(out) or all(map(_is_turned, node.reads))):
+        shape = ConvolutionShape("kernels", x.shape[1], 1, x.shape[0], w.shape[0], image, out, kernel, dilations,
+                                 strides, before, x.dtype)
+        x, w = (t.view(e, lambda at: at.permuted([1, 0, *range(2, 2 + n)])) for e in (x, w))
+        to = t.allocate(x.dtype, (w.shape[1], x.shape[1], *windows.out))
+    else:
+        shape = ConvolutionShape("images" if is_transposed else "forward", x.shape[0], group, w.shape[1],
+                                 w.shape[0] // group, image, kernel, out, strides, dilations, before, x.dtype)
+        to = t.allocate(x.dtype, sizes(node.outputs[0]), node.outputs[0])
+    if not shape.is_worth_a_call:
+        return None
+    addend = _lay_flat(t, bias[0]) if bias else None
+    t.kernels.append(Convolution(shape, _lay_flat(t, x), _lay_flat(t, w), to, addend,
+                                 t.allocate(x.dtype, (shape.scratch,))))
+    return to if shape.kind != "kernels" else t.view(to, lambda at: at.permuted([1, 0, *range(2, 2 + n)]))
+
+
+def _is_turned(v: Value) -> bool:
+    """Whether a value is another one with its first two axes exchanged."""
+    node = v.node
+    return node is not None and node.op_type == "Transpose" and list(node.attribute("perm") or ())[:2] == [1, 0]
+
+
+def _lay_flat(t: Translator, e: Expression) -> Load:
+    """The places of a value whose elements are adjacent."""
+    place = t.load(e)
+    return place if place.at.is_contiguous else t.store(place)
+
+
 @translates("Conv")
 def convolve(t: Translator, node: Node) -> Expression:
     x, w, *bias = (t.read(v) for v in node.inputs if v is not None)
     y = sizes(node.outputs[0])
     windows = _Windows.of(node, x.shape[2:], w.shape[2:], y[2:])
+    if (image := _call_kernel(t, node, windows)) is not None:
+        return image
     rows, group, n = x.shape[0], node.attribute("group"), len(windows.kernel)
-    order = [0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)]
-    columns = t.view(windows.of_image(t, x), lambda at: at.permuted(order))
-    places = prod(windows.out)
+    inner, outer, places = range(2 + n, 2 + 2 * n), range(2, 2 + n), prod(windows.out)
+    if places <= limits().few_windows:  # a product for all images, as few columns leave registers empty
+        columns = t.view(windows.of_image(t, x), lambda at: at.permuted([1, *inner, 0, *outer]))
+        columns = reshape(t, columns, (group, w.size // w.shape[0], rows * places))
+        addend = reshape(t, bias[0], (group, w.shape[0] // group, 1)) if bias else None
+        product = multiply(t, reshape(t, w, (group, w.shape[0] // group, w.size // w.shape[0])), columns,
+                           addend=addend)
+        image = reshape(t, product, (w.shape[0], rows, *windows.out))
+        return t.view(image, lambda at: at.permuted([1, 0, *outer]))
+    columns = t.view(windows.of_image(t, x), lambda at: at.permuted([0, 1, *inner, *outer]))
     columns = reshape(t, columns, (rows, group, w.size // w.shape[0], places))
     kernels = reshape(t, w, (1, group, w.shape[0] // group, w.size // w.shape[0]))
     addend = reshape(t, bias[0], (1, group, w.shape[0] // group, 1)) if bias else None
@@ -130,6 +188,8 @@ def convolve_transposed(t: Translator, node: Node) -> Expression:
     if _text(node.attribute("auto_pad")) != "NOTSET" or node.attribute("output_shape"):
         raise UntranslatableError(f"{describe(node)} with auto_pad or output_shape is not written in C.")
     windows = _Windows.of(node, y[2:], w.shape[2:], x.shape[2:])
+    if (image := _call_kernel(t, node, windows)) is not None:
+        return image
     places, channels = prod(windows.out), w.shape[1] * prod(windows.kernel)
     kernels = reshape(t, w, (1, group, w.shape[0] // group, channels))
     rows = reshape(t, x, (x.shape[0], group, x.shape[1] // group, places))

@@ -16,8 +16,8 @@ from trainings import ENGINES, X_VAL, Y_VAL, X, Y, optimizer, same
 from ortpartial import LearningRateAdam, LearningRateSGD, LossScale, SoftmaxCrossEntropyLearningLoss
 from ortpartial.estimator import Checkpoint
 from ortpartial.estimator.callbacks import EarlyStopping, ReduceOnPlateau
-from ortpartial.estimator.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from ortpartial.exceptions import CheckpointError, CheckpointWarning, DataError, SettingError
+from ortpartial.execution.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 
 BATCHES = [(X[i : i + 7], Y[i : i + 7]) for i in range(0, 60, 7)]
 
@@ -447,7 +447,7 @@ def test_a_former_checkpoint_goes_on_as_it_began(tmp_path):
     with pytest.raises(InterruptedError):
         make(Checkpoint(tmp_path, every=1), Cut(10), validation_every=0.1).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     state = read_checkpoint(list_checkpoints(tmp_path)[-1])
-    assert state.pop("form") == 2
+    assert state.pop("form") == 3
     del state["callbacks"][0]["state"]["counted"]
     write_checkpoint(state, tmp_path / "former.safetensors")
     o = make().fit(X, Y, X_val=X_VAL, y_val=Y_VAL, resume=tmp_path / "former.safetensors")

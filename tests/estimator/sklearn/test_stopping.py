@@ -19,6 +19,7 @@ from ortpartial import (
     ReduceOnPlateauSchedule,
 )
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
+from ortpartial.callbacks import ReduceOnPlateau
 from ortpartial.estimator.sklearn.stopping import StoppingRule
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -116,10 +117,13 @@ def test_a_step_size_that_is_reduced_is_given_its_epochs():
     """As scikit-learn's "adaptive": a training ends where no smaller step helps, and not before the first reduction."""
     rows, targets, _ = data(50)
     plateau = ReduceOnPlateauSchedule(factor=0.2, patience=3)
+    callback = ReduceOnPlateau("loss", factor=0.2, patience=3, threshold_mode="abs")
     fits = [OnnxRegressor(mlp(), learning_rate=LearningRateSGD(0.1, schedule=schedule), batch_size=10, max_iter=500,
-                          n_iter_no_change=3, random_state=0).fit(rows, np.ravel(targets))
-            for schedule in ("constant", plateau)]
-    constant, adaptive = (m.n_iter_ for m in fits)
+                          n_iter_no_change=3, random_state=0, callbacks=callbacks).fit(rows, np.ravel(targets))
+            for schedule, callbacks in (("constant", ()), (plateau, ()), ("constant", [callback]))]
+    constant, adaptive, by_callback = (m.n_iter_ for m in fits)
+    assert constant < by_callback < 500
+    assert len(callback.reductions_) > 3
     assert constant < adaptive < 500
     rates = [record["learning_rate"] for record in fits[1].history_]
     assert len({*rates}) > 3

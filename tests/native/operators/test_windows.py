@@ -38,8 +38,9 @@ def test_by_the_definition():
 
 def test_groups_and_dilations_are_those_of_onnxruntime():
     values = {"groups": op.Conv(X, G, group=2), "dilations": op.Conv(X, W, dilations=[2, 1], pads=[2, 1, 2, 1]),
+              "few places": op.Conv(X, G, op.Slice(B, [2], [6]), group=2, strides=[2, 3], pads=[1, 0, 0, 1]),
               "turned around": op.ConvTranspose(X, G, group=2, strides=[2, 1])}
-    numbers = dict(zip((X, W, G), ARRAYS, strict=False))
+    numbers = dict(zip((X, W, G, B), ARRAYS, strict=True))
     expected = compute_by_runtime(values, numbers)
     for name, y in compute_in_c(values, numbers).items():
         np.testing.assert_allclose(y, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)

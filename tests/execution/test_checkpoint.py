@@ -10,14 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortpartial.estimator.checkpoint import (
+from ortpartial.exceptions import CheckpointError, CheckpointWarning, SettingError
+from ortpartial.execution.checkpoint import (
     add_checkpoint,
     find_checkpoint,
     list_checkpoints,
     read_checkpoint,
     write_checkpoint,
 )
-from ortpartial.exceptions import CheckpointError, CheckpointWarning, SettingError
 from ortpartial.model import read_tensors, write_tensors
 
 STATE = {
