@@ -87,8 +87,8 @@ class NativeFunction:
         self._step = step  # whose constants have to stay
         self._arrays = state, memory, numbers = (
             allocate_struct(layout), allocate_struct(lay_out(step.memory)), allocate_struct(given))
-        for name, address in zip(step.links.fields, step.links.find(threads), strict=True):
-            numbers[name] = address
+        for name, number in zip(step.links.fields, step.links.find(threads), strict=True):
+            numbers[name] = number
         self._loss = np.zeros((), step.loss_dtype)
         places_of: Any = layout.fields
         copies: dict[bool, list[str]] = {True: [], False: []}
