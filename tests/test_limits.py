@@ -25,6 +25,17 @@ def test_in_force_for_a_while_in_all_threads():
     assert limits() == outside
 
 
+def test_in_force_for_a_while_in_one_thread():
+    outside, seen = limits(), []
+    chosen = Limits(column_rows=3)
+    with use_limits(chosen, everywhere=False):
+        thread = threading.Thread(target=lambda: seen.append(limits()))
+        thread.start()
+        thread.join()
+        assert limits() == chosen
+    assert seen == [outside] == [limits()]
+
+
 def test_zero_moves_every_limit():
     """A limit that is added has to say which way it is lifted."""
     usual, lifted = asdict(Limits()), asdict(Limits.zero())

@@ -283,8 +283,8 @@ def _choose_for_length(source: StepSource, rows: int, steps: int) -> tuple[type[
     except (CompilerError, GraphError, UntranslatableError) as e:
         kind, reason = select_for_fit("auto")
         return kind, f"{reason} that trains this: {e}"
-    kind = "steps with products in bfloat16" if source.rounds else "short steps"
-    return NativeEngine, f"{steps:,} {kind} take less time in machine code, compilation included"
+    described = "steps with products in bfloat16" if source.rounds else "short steps"
+    return NativeEngine, f"{steps:,} {described} take less time in machine code, compilation included"
 
 
 def require_bfloat16() -> None:

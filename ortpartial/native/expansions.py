@@ -70,7 +70,7 @@ def _expand(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | Non
 
 def _fold(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
     """The outputs of a node that depends on constants alone, or on shapes, as constants."""
-    if node.is_random or node.bodies or any(y.dtype == BFLOAT16 for y in node.outputs):  # no array of it is read back
+    if not _may_fold(node):
         return None
     if node.op_type in ("Shape", "Size") and not node.domain and (x := inputs[0]) is not None and x.is_static:
         shape = x.shape or ()
@@ -84,6 +84,11 @@ def _fold(node: Node, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         return None
     numbers = {v: v.array for v in reads}
     return [constant(a) for a in compute_node(twin, twin.outputs, numbers, 0)]
+
+
+def _may_fold(node: Node) -> bool:
+    """Whether the runtime computes the outputs of a node of constants: no array of bfloat16 is read back from it."""
+    return not (node.is_random or node.bodies or any(y.dtype == BFLOAT16 for y in node.outputs))
 
 
 def _log_softmax(node: Node) -> Value:

@@ -683,8 +683,11 @@ class Module(Part):
     @property
     def trainer(self) -> ModuleTrainer:
         """The training, as callbacks see it."""
-        if self._trainer is None or self._trainer.program is not self._compiled:
-            self._trainer = ModuleTrainer(self._compiled)
+        program = self._compiled
+        if self._trainer is None or self._trainer.program is not program:
+            with program.turn.lock:  # Threads share a trainer, by which they take turns.
+                if self._trainer is None or self._trainer.program is not program:
+                    self._trainer = ModuleTrainer(program)
         return self._trainer
 
     def training_view(self) -> TrainingView:

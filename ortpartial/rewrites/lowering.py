@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from ortpartial.model import Model, bodies, by_row, is_misread, load, walk_graph
 from .float64 import LOWERINGS, WITHOUT_FLOAT64, Formula
 from .protocol import count_case, numbered
 
-__all__ = ["clear_padding", "drop_default", "lower", "lower_quantized", "make_portable",
+__all__ = ["clear_padding", "drop_default", "lower", "lower_quantized", "make_portable", "multiply_bytes",
            "needs_lowering"]
 
 
@@ -358,6 +358,48 @@ def clear_padding(model: ModelProto) -> ModelProto:
         del graph.node[:]
         graph.node.extend(nodes)
     return copy
+
+
+def multiply_bytes(model: ModelProto) -> ModelProto:
+    """The model with products by powers of two, modulo 256, in place of shifts of bytes to the left.
+
+    onnxruntime 1.32.0 multiplies bytes with vector instructions, in a tenth of the time of a shift; 1.19.2 has no such
+    kernel.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is not changed.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The same object where no byte is shifted by a constant.
+
+    Examples
+    --------
+    >>> multiply_bytes(model := ModelProto()) is model
+    True
+    """
+    amounts = {t.name: numpy_helper.to_array(t) for g in walk_graphs(model.graph) for t in g.initializer
+               if t.data_type == TensorProto.UINT8 and not t.dims}
+    shifted = {node.input[1] for g in walk_graphs(model.graph) for node in g.node if _is_byte_shift(node, amounts)}
+    if not shifted:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for node in (node for g in walk_graphs(copy.graph) for node in g.node if _is_byte_shift(node, amounts)):
+        node.op_type, node.input[1] = "Mul", f"{node.input[1]}/factor"
+        del node.attribute[:]
+    copy.graph.initializer.extend(numpy_helper.from_array(np.uint8(1) << amounts[n], f"{n}/factor") for n in shifted)
+    return copy
+
+
+def _is_byte_shift(node: NodeProto, amounts: Mapping[str, np.ndarray]) -> bool:
+    """Whether a node shifts bytes to the left by a constant."""
+    if node.op_type != "BitShift" or node.input[1] not in amounts:
+        return False
+    return int(amounts[node.input[1]]) < 8 and node.attribute[0].s == b"LEFT"
 
 
 def _is_attention(node: NodeProto) -> bool:

@@ -22,6 +22,7 @@ from ortpartial.rewrites import (
     has_convolutions,
     lower,
     lower_quantized,
+    multiply_bytes,
     needs_lowering,
     write_convolutions,
 )
@@ -247,6 +248,8 @@ class Session:
             proto, apart = split_external_data(lower(model))
             if _leaves_padding():
                 proto = clear_padding(proto)
+            elif self.device.is_cpu:
+                proto = multiply_bytes(proto)
             self._external = {**self._arrays, **apart}
             if self._external:
                 self._borrow(options)

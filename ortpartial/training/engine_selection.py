@@ -64,17 +64,16 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
     """Refuse settings that the engine of this name does not support."""
     if distributed and name not in ("auto", "step"):
         raise SettingError(f"distributed=True trains with engine='step', not {name!r}.")
-    precision = None if spec.precision is None else f"precision={str(spec.precision.dtype)!r}"
-    if name == "native" and spec.precision is not None and not spec.precision.rounds:
-        raise SettingError(f"{precision} trains with engine='step' or 'epoch', not 'native'.")
+    precision, rounds = None, False
+    if spec.precision is not None:
+        precision, rounds = f"precision={str(spec.precision.dtype)!r}", spec.precision.rounds
+        _check_precision(name, precision, rounds)
     if name == "native":
         select_for_device(name, spec.device)
-    if name == "auto" and spec.precision is not None and spec.precision.rounds:
-        require_bfloat16()
     settings = ["train_mode=True"] * spec.train_mode + ([precision] if precision else [])
     if settings and (distributed or name == "agent"):
         other = "distributed=True" if distributed else "engine='agent'"
-        names = "'native', 'step'" if spec.precision is not None and spec.precision.rounds else "'step'"
+        names = "'native', 'step'" if rounds else "'step'"
         raise SettingError(f"{settings[0]} trains with engine={names} or 'epoch', in one process, not {other}.")
     unsupported = {
         "in one process, not with distributed=True": distributed,
@@ -84,6 +83,14 @@ def _check_support(name: str, spec: TrainingSpec, distributed: bool) -> None:
     }
     if spec.gradient is not None and any(unsupported.values()):
         raise SettingError(f"checkpointing trains {next(what for what, applies in unsupported.items() if applies)}.")
+
+
+def _check_precision(name: str, precision: str, rounds: bool) -> None:
+    """Refuse a mixed precision that the engine of this name has not, or that would only be slower."""
+    if name == "native" and not rounds:
+        raise SettingError(f"{precision} trains with engine='step' or 'epoch', not 'native'.")
+    if name == "auto" and rounds:
+        require_bfloat16()
 
 
 def select_for_backward(engine: str, model: ModelProto, weights: Sequence[str] | None = None,

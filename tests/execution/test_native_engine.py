@@ -77,7 +77,7 @@ def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
 def test_auto_leaves_steps_that_take_several_threads_to_onnxruntime(monkeypatch):
     monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
     monkeypatch.setattr("ortpartial.execution.selection.cores", lambda: 2)
-    monkeypatch.setattr("ortpartial.native.StepCost.pays_off", lambda self, steps, cores: cores == 1)
+    monkeypatch.setattr("ortpartial.native.StepCost.pays_off", lambda self, steps, cores, _: cores == 1)
     for hidden, engine in ((8, "native"), (8000, "epoch")):
         assert Optimizer(mlp(10, hidden=hidden), max_iter=1_000_000, batch_size=53).fit(X, Y).engine_ == engine
 

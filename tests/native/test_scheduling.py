@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from ortpartial.native.expressions import Affine, Array, Load
-from ortpartial.native.kernels import Branch, Check, Loop, Repeat, Store
-from ortpartial.native.scheduling import drop_unread, order_kernels
+from ortpartial.native.convolutions import ConvolutionShape
+from ortpartial.native.expressions import Affine, Array, Call, Literal, Load
+from ortpartial.native.kernels import Branch, Check, Convolution, Loop, Repeat, Store
+from ortpartial.native.scheduling import drop_unread, fuse_updates, order_kernels
 
 FLOAT = np.dtype(np.float32)
 
@@ -25,6 +26,34 @@ def test_what_nothing_reads_is_dropped_inside_of_loops_too():
     assert [s.to.array for loop in repeat.kernels for s in loop.stores] == [used]
     assert [s.to.array for loop in left.then for s in loop.stores] == [kept]
     assert left.otherwise == []
+
+
+def test_an_update_is_a_part_of_the_gradient_that_nothing_else_reads():
+    """W - η G of whole arrays; not of elements in another order, of another array, or of a gradient that is kept."""
+    w, other = Array(FLOAT, 4, "state", "w"), Array(FLOAT, 4, "state", "v")
+    x, scratch, kept = Array(FLOAT, 4, "row", "x"), Array(FLOAT, 4), Array(FLOAT, 4)
+    shape = ConvolutionShape("kernels", 1, 1, 2, 2, (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0), FLOAT)
+
+    def write(g, subtracted_from=w, turned=False, template="{0} - {1}"):
+        new = Array(FLOAT, 4, "state", "w", former=w)
+        at = Affine((2, 2), (1, 2) if turned else (2, 1))
+        read = Load(FLOAT, (2, 2), g, at)
+        step = Call(FLOAT, (2, 2), "{0} * {1}", (Literal(FLOAT, (2, 2), 0.5), read))
+        square = Affine.contiguous((2, 2))
+        value = Call(FLOAT, (2, 2), template, (Load(FLOAT, (2, 2), subtracted_from, square), step))
+        gradient = Convolution(shape, load(x), load(x), load(g), None, load(scratch))
+        return gradient, Loop([Store(Load(FLOAT, (2, 2), new, square), value)])
+
+    (fused,) = fuse_updates(write(Array(FLOAT, 4)))
+    assert (fused.shape.alpha, fused.shape.beta) == (-0.5, 1.0)
+    assert (fused.to.array.former, fused.addend.array) == (w, w)
+    assert order_kernels([fused]) == [fused]
+    for settings in ({"subtracted_from": other}, {"turned": True}, {"template": "{0} + {1}"}):
+        kernels = write(Array(FLOAT, 4), **settings)
+        assert tuple(fuse_updates(kernels)) == kernels, settings
+    g = Array(FLOAT, 4)
+    kernels = (*write(g), Loop([copy(g, kept)]))
+    assert tuple(fuse_updates(kernels)) == kernels
 
 
 def test_states_change_behind_all_checks():

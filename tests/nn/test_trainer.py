@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from threading import Thread
+from time import sleep
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ortpartial import LearningRateAdam, nn, op
 from ortpartial.callbacks import Checkpoint, EarlyStopping, GradientMonitor, LearningRateFinder, ReduceOnPlateau
 from ortpartial.exceptions import CheckpointError, DataError, SettingError
 from ortpartial.execution.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
+from ortpartial.nn.trainer import ModuleTrainer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 4)).astype(np.float32)
@@ -144,6 +146,19 @@ def test_a_killed_process_goes_on_to_the_same_bits(tmp_path):
     done = len(model.history_)
     model = make(engine="epoch").fit(X, Y, epochs=done + 2, batch_size=8, resume=tmp_path)
     assert_same(model, make(engine="epoch").fit(X, Y, epochs=done + 2, batch_size=8))
+
+
+def test_threads_share_a_trainer(monkeypatch):
+    """Also where both ask for the first time, at the same time."""
+    begin = ModuleTrainer.__init__
+    monkeypatch.setattr(ModuleTrainer, "__init__", lambda self, program: (sleep(0.05), begin(self, program))[1])
+    model, trainers = make(), []
+    threads = [Thread(target=lambda: trainers.append(model.trainer)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trainers[0] is trainers[1]
 
 
 def test_threads_and_callbacks_fit_one_after_the_other():

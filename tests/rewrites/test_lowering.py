@@ -23,7 +23,7 @@ from ortpartial.graph.ops import constant, make_node, op, variable
 from ortpartial.graph.schemas import schema_of
 from ortpartial.rewrites import lowering
 from ortpartial.rewrites.float64 import LOWERINGS
-from ortpartial.rewrites.lowering import clear_padding, lower, lower_quantized, make_portable
+from ortpartial.rewrites.lowering import clear_padding, lower, lower_quantized, make_portable, multiply_bytes
 from ortpartial.runtime.session import Session
 from ortpartial.testing import check_gradient
 
@@ -425,3 +425,19 @@ def test_padding_is_no_memory_that_nothing_has_written():
         expected = session.run(before)["logits"]
         session.run({**feeds, factors.name: np.full(factors.dims, np.nan, np.float32)})
         np.testing.assert_array_equal(session.run(before)["logits"], expected)
+
+
+@pytest.mark.parametrize("amount", [0, 4, 6, 7])
+def test_bytes_that_are_shifted(amount):
+    """Products modulo 256 are shifts, also by an amount from outside of a body, and no other model is touched."""
+    x = variable("x", "uint8", [256])
+    shifted = build([x], {"y": op.BitShift(x, np.uint8(amount), direction="LEFT")})
+    multiplied = multiply_bytes(shifted)
+    assert [node.op_type for node in multiplied.graph.node] == ["Mul"]
+    assert [node.op_type for node in shifted.graph.node] == ["BitShift"]
+    onnx.checker.check_model(multiplied, full_check=True)
+    every = np.arange(256).astype(np.uint8)
+    np.testing.assert_array_equal(Session(shifted).run({"x": every})["y"], every << np.uint8(amount))
+    for node in (op.BitShift(x, np.uint8(amount), direction="RIGHT"), op.BitShift(x, x, direction="LEFT")):
+        other = build([x], {"y": node})
+        assert multiply_bytes(other) is other

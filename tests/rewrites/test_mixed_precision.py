@@ -250,7 +250,7 @@ def test_bfloat16_on_a_processor_rounds_operands(model):
         optimizer(model(), engine, precision=p, loss_scale=None, train_mode=model is net).fit(x, y)
         for engine, p in (("step", "bfloat16"), ("epoch", "bfloat16"), ("native", "bfloat16"), ("step", None)))
     assert everything(low) == everything(again)
-    assert_close(native.trained_coef_, low.trained_coef_, 1e-5)
+    assert_close(native.trained_coef_, low.trained_coef_, 1e-4)
     assert_close(low.trained_coef_, high.trained_coef_, 5e-3)
     assert any((a != b).any() for a, b in zip(low.get_state(), high.get_state(), strict=True))
     assert all(a.dtype == np.float32 for a in low.get_state() + low.get_state("optimizer")[:-1])

@@ -519,3 +519,15 @@ def test_one_size_of_an_image_is_known_and_another_is_not(f, n):
         found = compiled(g, given, lambda k, axis, size, i=i: f"size_{k}" if axis == i and k != 1 else size)(given)
         for d, e in zip(found, expected, strict=True):
             np.testing.assert_allclose(d, e, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("pads", "is_cropped"), [([1, 1, 1, 1], False), ([0, 0, 0, 0], True)])
+def test_the_margin_that_no_window_sees_is_left_out_of_the_gradient_by_kernels(pads, is_cropped):
+    """Windows of three that move by two do not see the last of eight pixels, nor a pad behind them."""
+    x, w = variable("x", "float32", [2, 3, 8, 8]), variable("w", "float32", [4, 3, 3, 3])
+    dw = grad(op.ReduceSum(op.Conv(x, w, pads=pads, strides=[2, 2]) ** 2, keepdims=0), [w])[0]
+    assert ("Slice" in [node.op_type for node in topological([dw])]) == is_cropped
+    images, kernels = whole(2, 3, 8, 8), torch.from_numpy(whole(4, 3, 3, 3, seed=1)).requires_grad_()
+    (F.conv2d(torch.from_numpy(images), kernels, stride=2, padding=pads[0]) ** 2).sum().backward()
+    computed = evaluate(build([x, w], {"dw": dw}), {"x": images, "w": kernels.detach().numpy()})["dw"]
+    np.testing.assert_array_equal(computed, kernels.grad.numpy())
