@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,22 @@ from onnx import ModelProto, numpy_helper
 from ortpartial.arguments import checked
 from ortpartial.exceptions import (
     CheckpointError,
+    CompilerError,
     ConvergenceError,
     DataError,
     FileMissingError,
     ModelError,
     SettingError,
 )
-from ortpartial.execution import EngineNames, Stepper, fits
+from ortpartial.execution import (
+    OFTEN,
+    EngineNames,
+    NativeEngine,
+    StepEngine,
+    Stepper,
+    fits,
+    repays_compilation,
+)
 from ortpartial.graph import to_dtype
 from ortpartial.learning import ClassWatch, NamedSettings
 from ortpartial.model import Model, Range, check_indices, index_ranges, prune_outputs, use_libraries, write
@@ -30,6 +41,7 @@ from ortpartial.runtime import Device, DeviceName
 
 from .checkpoint import Checkpoint as Checkpoint
 from .graphs import load_lowered, read_eval_graph, read_training_graph
+from .habit import StepHabit
 from .optimizers import OptimizerModel, read_optimizer
 from .programs import CALLS, EVALUATION, RATE, SEED, STEP, UPDATE, ArtifactSource, Training
 from .state import CheckpointState, to_array
@@ -39,6 +51,10 @@ __all__ = ["LinearLRScheduler", "Module", "Optimizer", "load"]
 #: The engines that take single steps.
 _ENGINES = ("step", "native")
 
+#: Kinds of steps, by whether they update and accumulate.
+_KINDS = {(updates, accumulates): Training(updates, accumulates) for updates in (False, True)
+          for accumulates in (False, True)}
+
 
 class Module(EngineNames, NamedSettings):
     """A model that is trained, as `onnxruntime.training.api.Module`.
@@ -46,6 +62,8 @@ class Module(EngineNames, NamedSettings):
     In training mode a call computes the outputs and the gradients, which are added to the gradients of the calls
     before; in evaluation mode it computes the outputs alone. `Optimizer.step` changes the parameters, and
     `lazy_reset_grad` lets the next gradients replace the present gradients. `step` does all three in a single graph.
+    So does a call where a step of the optimizer has followed each of the last: it computes the update, too, which the
+    next `Optimizer.step` takes over, to the same bits.
 
     The gradient is taken from the file, its kernels in standard operators. Where the model has a Dropout in training
     mode, its masks follow from `seed` and the number of calls.
@@ -63,8 +81,10 @@ class Module(EngineNames, NamedSettings):
     seed : int
         Of the masks of Dropout.
     engine : str
-        ``"auto"`` or ``"step"``: a graph for each call. ``"native"``: machine code, which a C compiler makes of the
-        graphs for the shapes that come often; an operator that cannot be written in C is an error.
+        ``"step"``: a graph for each call. ``"native"``: machine code, which a C compiler makes of the graphs for the
+        shapes that come often; an operator that cannot be written in C is an error. ``"auto"``: graphs, and machine
+        code from the call on for which so many were computed that compiling would have paid; the next numbers agree
+        with those of graphs within rounding.
     timeout : float, optional
         Seconds that a call or a step may take, compilation included; then `DeadlineError` ends it, without an effect.
     custom_ops_library : path or sequence of path, optional
@@ -157,16 +177,46 @@ class Module(EngineNames, NamedSettings):
         state.open(list(self._graph.gradients))
         self._number = state.n_modules
         self._resets, self._calls = True, 0
+        self._habit = StepHabit()
+        #: Where the last call has left an update that it computed ahead; None if it has not.
+        self._ahead: tuple[object, ...] | None = None
+        #: By mode, dtypes and shapes of the last inputs that were checked.
+        self._checked: dict[bool, list[tuple[np.dtype, tuple[int, ...]]]] = {}
         self._steps = self._open(None)
 
     def _open(self, optimizer: OptimizerModel | None) -> Stepper:
         """The steps of the module, and of an optimizer, from the numbers of the state."""
-        engine, timeout, raise_on_divergence = self._settings
         source = ArtifactSource(self._graph, self._eval, optimizer, self.state, self._device)
-        steps = Stepper(source, engine, _ENGINES, timeout, raise_on_divergence)
+        return self._hold(self._make_steps(source, self._settings[0]))
+
+    def _make_steps(self, source: ArtifactSource, engine: str) -> Stepper:
+        """The steps of a source by an engine, from the numbers of the state."""
+        steps = Stepper(source, engine, _ENGINES, *self._settings[1:])
         steps.engine.controls[SEED].fill(self._seed)
+        return steps
+
+    def _hold(self, steps: Stepper) -> Stepper:
+        """Let steps go on with the state, and the state with their numbers."""
+        self._n_steps = 0
         self.state.hold(steps.engine)
         return steps
+
+    def _compile(self, feeds: Mapping[str, np.ndarray], kind: Training) -> None:
+        """Go on in machine code, where so many short steps were taken that it pays."""
+        source, n = self._steps.engine.source, self._n_steps
+        assert isinstance(source, ArtifactSource)
+        if type(self._steps.engine) is not StepEngine or not source.is_translatable:
+            return
+        sized = source.for_shapes({name: a.shape for name, a in feeds.items()}).for_kind(kind)
+        if not repays_compilation(sized.compose().outputs.values(), n, sized.threads()):
+            return
+        steps = self._make_steps(source, "native")
+        if isinstance(engine := steps.engine, NativeEngine):
+            engine.reason = f"{n:,} short steps were taken, and the next take less time in machine code"
+            engine.may_run_graphs = True
+            with suppress(CompilerError):
+                engine.evaluate(feeds, kind)
+                self._steps = self._hold(steps)
 
     def _check_files(self, state: CheckpointState) -> None:
         """Refuse a checkpoint or an evaluation model of another model."""
@@ -309,7 +359,6 @@ class Module(EngineNames, NamedSettings):
         self.state.check_loaded("Please load the model parameters first")
         with self.state.turn.lock:
             self._check_turn()
-            self.optimizer._write_numbers()
             results = self._train(user_inputs, updates=True)
             self.optimizer._count()
             self._resets = True
@@ -323,27 +372,73 @@ class Module(EngineNames, NamedSettings):
         """Forward and backward, and a step of the optimizer where it is asked for."""
         feeds = self._check(user_inputs)
         self._calls += 1
-        self._steps.engine.controls[CALLS].fill(np.array(self._calls))
-        outputs = self._steps.step(feeds, Training(updates, accumulates=not self._resets), self._check_loss)
+        optimizer, accumulates, self._ahead = self.optimizer, not self._resets, None
+        ahead = (self._habit.expects_step(accumulates) and not updates and optimizer is not None
+                 and self._steps.engine.copies > 1)
+        kind = _KINDS[updates or ahead, accumulates]
+        self._n_steps += 1
+        if self._n_steps % OFTEN == 0 and self._settings[0] == "auto":
+            self._compile(feeds, kind)
+        steps, engine = self._steps, self._steps.engine
+        engine.write_control(CALLS, self._calls)
+        if optimizer is not None and (ahead or updates):
+            optimizer._write_numbers()
+        side = engine.side
+        outputs = steps.step(feeds, kind, self._check_loss, ahead=ahead)
+        self._habit.note_call(accumulates, updates)
+        if ahead and engine.side != side:  # else it was refused, with a warning
+            self._ahead = self._locate()
         return _unpack([outputs[n] for n in self._graph.outputs], user_inputs)
+
+    def _locate(self) -> tuple[object, ...]:
+        """All that an update depends on beside the gradients of the last call."""
+        optimizer, engine = self.optimizer, self._steps.engine
+        assert optimizer is not None
+        return optimizer, optimizer._rate, optimizer._state.step, engine, engine.side, engine.changes
+
+    def _update(self) -> None:
+        """Change the parameters by the gradients that are there, or as the last call has done ahead."""
+        self._habit.note_step()
+        if self._ahead is not None and self._ahead == self._locate():
+            self._steps.engine.advance()
+        else:
+            assert self.optimizer is not None
+            self.optimizer._write_numbers()
+            self._steps.step({}, UPDATE)
+        self._ahead = None
 
     def _check_loss(self, outputs: Mapping[str, np.ndarray]) -> None:
         """Refuse a step whose loss is not finite."""
         name = self._graph.outputs[0]
-        if outputs[name].dtype.kind == "f" and not np.isfinite(outputs[name]).all():
-            raise ConvergenceError(f"The loss {name!r} is {outputs[name]}; parameters and gradients are those before "
-                                   f"that batch. Look for NaN in the data, or lower the learning rate.")
+        loss = outputs[name]
+        if loss.dtype.kind == "f" and not (isfinite(loss.item()) if loss.size == 1 else np.isfinite(loss).all()):
+            raise ConvergenceError(f"The loss {name!r} is {loss}; parameters and gradients are those before that "
+                                   f"batch. Look for NaN in the data, or lower the learning rate.")
 
     def _check(self, user_inputs: Sequence[object]) -> dict[str, np.ndarray]:
         """The inputs by name, in the dtypes of the graph."""
-        names = self.input_names()
+        names = self._graph.inputs if self.training else self._eval_names[0]
+        ranges = self._ranges if self.training else self._eval_ranges
+        if _are_alike(user_inputs, self._checked.get(self.training)):
+            feeds: dict[str, Any] = dict(zip(names, user_inputs, strict=True))
+            check_indices(ranges, feeds)
+        else:
+            feeds = self._convert(names, user_inputs)
+            check_indices(ranges, feeds)
+            # All are arrays that are taken as they are.
+            if all(a is feeds[n] for n, a in zip(names, user_inputs, strict=True)):
+                self._checked[self.training] = [(a.dtype, a.shape) for a in feeds.values()]
+        if self.training and self._watch.watched:
+            self._watch.look({n: to_array(a, f"The input {n!r}") for n, a in zip(names, user_inputs, strict=True)})
+        return feeds
+
+    def _convert(self, names: Sequence[str], user_inputs: Sequence[object]) -> dict[str, np.ndarray]:
+        """The inputs by name, checked, in the dtypes of the graph."""
         if len(user_inputs) != len(names):
             raise DataError(f"A call takes {len(names)} inputs, {', '.join(names)}; {len(user_inputs)} were given.")
-        known = (self._values if self.training else self._eval_values).inputs
-        raw = {n: to_array(value, f"The input {n!r}") for n, value in zip(names, user_inputs, strict=True)}
-        feeds = {}
-        for name, array in raw.items():
-            declared = known[name]
+        known, feeds = (self._values if self.training else self._eval_values).inputs, {}
+        for name, value in zip(names, user_inputs, strict=True):
+            declared, array = known[name], to_array(value, f"The input {name!r}")
             if declared.dtype != array.dtype:
                 array = to_dtype(array, declared.dtype, f"The input {name!r}")
             if declared.shape is not None and not fits(array.shape, declared.shape):
@@ -352,9 +447,6 @@ class Module(EngineNames, NamedSettings):
             if not array.size:
                 raise DataError(f"The input {name!r} has no elements, by its shape {array.shape}; leave the batch out.")
             feeds[name] = array
-        check_indices(self._ranges if self.training else self._eval_ranges, feeds)
-        if self._watch.watched and self.training:
-            self._watch.look(raw)
         return feeds
 
     # Evaluation.
@@ -523,11 +615,21 @@ class FlatParameters(np.ndarray):
         return np.asarray(self)
 
 
+def _are_alike(arrays: Sequence[object], expected: Sequence[tuple[np.dtype, tuple[int, ...]]] | None) -> bool:
+    """Whether these are arrays of such dtypes and shapes; microseconds count here."""
+    if expected is None or len(arrays) != len(expected):
+        return False
+    for a, (dtype, shape) in zip(arrays, expected, strict=True):
+        if type(a) is not np.ndarray or a.dtype is not dtype or a.shape != shape:
+            return False
+    return True
+
+
 def _unpack(results: Sequence[np.ndarray], user_inputs: Sequence[object]) -> Any:
     """The outputs, as OrtValues where the inputs are."""
     kinds = {type(value) for value in user_inputs}
-    if len(kinds) == 1 and (wrap := getattr(next(iter(kinds)), "ortvalue_from_numpy", None)) is not None:
-        results = [wrap(np.ascontiguousarray(a)) for a in results]
+    if len(kinds) == 1 and np.ndarray not in kinds and hasattr(kind := kinds.pop(), "ortvalue_from_numpy"):
+        results = [kind.ortvalue_from_numpy(np.ascontiguousarray(a)) for a in results]
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -618,14 +720,13 @@ class Optimizer:
             if module.optimizer is not self:
                 raise SettingError("Another Optimizer has been made for the module since, and has its momentums; use "
                                    "that one.")
-            self._write_numbers()
-            module._steps.step({}, UPDATE)
+            module._update()
             self._count()
 
     def _write_numbers(self) -> None:
-        numbers = self._module._steps.engine.controls
-        numbers[RATE].fill(np.asarray(self._rate, np.float32))
-        numbers[STEP].fill(np.asarray(self._state.step, np.int64))
+        engine = self._module._steps.engine
+        engine.write_control(RATE, self._rate)
+        engine.write_control(STEP, self._state.step)
 
     def _count(self) -> None:
         self._state.step += 1

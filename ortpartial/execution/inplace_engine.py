@@ -65,7 +65,8 @@ class InplaceEngine(StepRunner):
         names = {True: "update", False: "sum"}
         return {"gradient": gradient.build(), **{names[is_due]: step.build() for is_due, step in updates.items()}}
 
-    def step(self, feeds: Arrays, kind: Hashable = None, check: Any = None) -> dict[str, np.ndarray]:
+    def step(self, feeds: Arrays, kind: Hashable = None, check: Any = None, *, ahead: bool = False
+             ) -> dict[str, np.ndarray]:
         """Take a step on a batch, as `StepRunner.step` does; a step with a number that is not finite is not taken."""
         program, outputs = self._call(feeds, kind)
         if check is not None:

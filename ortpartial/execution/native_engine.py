@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto
 
 from ortpartial.exceptions import DataError, DeadlineError, UntranslatableError
-from ortpartial.graph import Value, constant, state_refusal, variable
+from ortpartial.graph import Value, state_refusal
 from ortpartial.limits import limits, use_limits
 from ortpartial.runtime import cores
 
@@ -24,17 +24,13 @@ from .shared_sessions import shared_sessions
 from .step import Arrays, Shapes, Step, StepSource
 
 if TYPE_CHECKING:
-    from ortpartial.native import Field, NativeStep
+    from ortpartial.native import NativeStep
 
 __all__ = ["NativeEngine", "write_step"]
 
 #: Most steps in a call, and the most multiplications that they take together: a tenth of a second, which is all that
 #: Ctrl-C can take away. A call copies the state in and out, which with fewer took 5 % of a million weights' training.
 _STEPS, _WORK = 2**15, 2**30
-#: Bytes that memory is aligned to, a line of the cache.
-_LINE = 64
-#: The loss of a step that returns none.
-_NO_LOSS = "//loss"
 
 
 def write_step(source: StepSource, weighting: bool | str = False, name: str = "step") -> NativeStep:
@@ -85,6 +81,8 @@ class NativeEngine(EpochEngine):
     runs = (("step", ("model", "loss", "gradient", "update")),)
     #: Whether single steps, which return all that they compute, are machine code as well.
     compiles_calls = False
+    #: Whether single steps that cannot be machine code are graphs, as nobody has asked for this engine.
+    may_run_graphs = False
 
     def __init__(self, source: StepSource):
         super().__init__(source)
@@ -125,10 +123,15 @@ class NativeEngine(EpochEngine):
         if not self.compiles_calls or is_symbolic(shapes):
             return super()._open_call(source, shapes)
         parts = source.compose_parts()
-        if len(parts) != 1:
-            raise UntranslatableError(f"engine='native' takes a step of one part, and this one has {len(parts)}; leave "
-                                      f"it at 'auto'.")
-        return _NativeCall(self, parts[0], self._find_turn(parts))
+        try:
+            if len(parts) != 1:
+                raise UntranslatableError(f"engine='native' takes a step of one part, and this one has {len(parts)}; "
+                                          f"leave it at 'auto'.")
+            return _NativeCall(self, parts[0], self._find_turn(parts))
+        except UntranslatableError:
+            if self.may_run_graphs:
+                return super()._open_call(source, shapes)
+            raise
 
 
 def _compile(write: Callable[[], NativeStep]) -> tuple[NativeStep, ctypes.CDLL]:
@@ -147,10 +150,12 @@ class _NativeMemory:
 
     def __init__(self, engine: NativeEngine, step: NativeStep, library: ctypes.CDLL):
         self.engine, self.step = engine, step
-        self.state, self.memory = _allocate(step.state), _allocate(step.memory)
+        from ortpartial.native import allocate_struct, lay_out
+
+        self.state, self.memory = allocate_struct(lay_out(step.state)), allocate_struct(lay_out(step.memory))
         given = [("iteration", np.dtype(np.int64), ()), *((f.c_name, f.dtype, f.shape) for f in step.given),
                  *((name, np.dtype(np.intp), ()) for name in step.links.fields)]
-        self.given = _allocate_as(np.dtype(given, align=True))
+        self.given = allocate_struct(np.dtype(given, align=True))
         # All that a call can find out before, as an epoch may take microseconds.
         self._fields = [(f.name, self.state[f.c_name][0][: f.size].reshape(f.shape)) for f in step.state]
         self._further = [(f.name, self.given[f.c_name].reshape(f.shape)) for f in step.given]
@@ -169,11 +174,12 @@ class _NativeMemory:
             raise DataError(state_refusal(self.step.refusals[code - 1], int(self.memory["refused"].item())))
         return losses
 
-    def _check_time(self) -> None:
-        """Raise where the training was ended."""
-        options = self.engine.local.options
-        if options is not None and options.terminate:  # as onnxruntime ends a run by them
-            raise DeadlineError("The training was ended between two batches.")
+
+def check_time(engine: NativeEngine) -> None:
+    """Raise where the training was ended."""
+    options = engine.local.options
+    if options is not None and options.terminate:  # as onnxruntime ends a run by them
+        raise DeadlineError("The training was ended between two batches.")
 
 
 class _NativeProgram(_NativeMemory):
@@ -196,7 +202,7 @@ class _NativeProgram(_NativeMemory):
 
     def __call__(self, side: int, batches: np.ndarray) -> np.ndarray:
         engine, order, pointers = self.engine, np.ascontiguousarray(batches, np.int64), self._pointers
-        self._check_time()
+        check_time(engine)
         if not self.is_direct:
             rows = [np.ascontiguousarray(a[order.ravel()], f.dtype)
                     for a, f in zip(self._rows, self.step.rows, strict=True)]
@@ -213,67 +219,50 @@ class _NativeProgram(_NativeMemory):
         return losses
 
 
-class _NativeCall(_NativeMemory):
+class _NativeCall:
     """A step in machine code on the arrays of a batch, which returns all that it computes."""
 
     def __init__(self, engine: NativeEngine, part: Step, turn: int):
-        self.turn = turn
-        results = {n: v for n, v in part.outputs.items() if n not in part.state.values()}
-        if unsized := [n for n, v in results.items() if not v.is_static]:
-            raise UntranslatableError(f"The shape of the result {unsized[0]!r} is not known before a step runs; leave "
-                                      f"engine at 'auto'.")
-        #: A result is a state that no step reads.
-        self._results = {f"{n}//result": n for n in results}
-        super().__init__(engine, *_compile(lambda: self._write(part, results)))
+        from ortpartial.native import NativeFunction
 
-    def _write(self, part: Step, results: Mapping[str, Value]) -> NativeStep:
-        """The step, whose inputs and settings are copied into its memory."""
-        from ortpartial.native import translate
+        self.engine, self.part, self.turn = engine, part, turn
+        try:
+            self._function = NativeFunction(part.inputs, part.outputs, keeps_lock=False,
+                                            threads=engine.source.threads() or cores())
+        except UntranslatableError as e:
+            raise UntranslatableError(f"{e} Leave engine at 'auto'.") from None
+        results = [n for n in part.outputs if n not in part.state.values()]
+        self._results = {n: np.zeros(known_sizes(part.outputs[n]), part.outputs[n].dtype) for n in results}
+        #: By set of buffers, the data that a call reads, and the call.
+        self._calls: dict[int, tuple[dict[str, np.ndarray], Callable[[], int]]] = {}
 
-        inputs = {**part.inputs, **{key: variable(key, results[n].dtype, results[n].shape)
-                                    for key, n in self._results.items()}}
-        losses = [n for n, v in results.items() if v.is_float and v.shape == ()]
-        outputs = {_NO_LOSS: constant(np.float32(0)), **part.outputs}
-        return translate(inputs, outputs, rows=(), state={**part.state, **self._results},
-                         loss=next(iter(losses), _NO_LOSS), iteration=part.names.iteration, is_linked=True)
+    def _bind(self, side: int, data: Collection[str]) -> tuple[dict[str, np.ndarray], Callable[[], int]]:
+        """The arrays that a call from a set of buffers reads data from, and the call: no array moves."""
+        engine, part = self.engine, self.part
+        before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
+        read = {n: np.zeros(known_sizes(v), v.dtype) for n, v in part.inputs.items() if n in data}
+        arrays = {n: read[n] if n in read else (engine.fixed_inputs.get(n) or before[n]).numpy() for n in part.inputs}
+        written = {new: after[n].numpy() for n, new in part.state.items()} | self._results
+        addresses = [a.ctypes.data for a in (*arrays.values(), *(written[n] for n in part.outputs))]
+        self._calls[side] = read, partial(self._function.run, *addresses)
+        return self._calls[side]
 
     def __call__(self, side: int, arrays: Arrays) -> dict[str, np.ndarray]:
         """Take a step from this set of buffers to the next; return copies of the results."""
-        engine, results = self.engine, self._results
-        self._check_time()
-        before, after = engine.buffers[side], engine.buffers[side ^ self.turn]
-        for name, array in self._fields:
-            if name not in results:
-                array[...] = before[name].array
-        self._iteration[0] = engine.iteration
-        for name, array in self._further:
-            array[...] = arrays[name] if name in arrays else self._find_given(side, name)
-        self._take_steps(_point_to([]), np.zeros(1, np.int64))
-        for name, array in self._fields:
-            if name not in results:
-                after[name].numpy()[...] = array
-        return {results[name]: array.copy() for name, array in self._fields if name in results}
+        check_time(self.engine)
+        read, call = self._calls.get(side) or self._bind(side, arrays.keys())
+        for name, array in read.items():
+            array[...] = arrays[name]
+        if code := call():
+            raise self._function.explain(code)
+        return {n: a.copy() for n, a in self._results.items()}
 
-    def _find_given(self, side: int, name: str) -> np.ndarray:
-        """A setting, or state that this kind of step only reads."""
-        buffer = self.engine.fixed_inputs.get(name) or self.engine.buffers[side][name]
-        return buffer.numpy()
+
+def known_sizes(v: Value) -> tuple[int, ...]:
+    """The shape of a value, of which a step in C knows all sizes."""
+    return tuple([d for d in v.shape or () if isinstance(d, int)])
 
 
 def _point_to(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
     """A struct of pointers to arrays."""
     return (ctypes.c_void_p * max(len(arrays), 1))(*[a.ctypes.data for a in arrays])
-
-
-def _allocate(fields: Sequence[Field]) -> np.ndarray:
-    """Memory of a struct."""
-    from ortpartial.native import lay_out
-
-    return _allocate_as(lay_out(fields))
-
-
-def _allocate_as(dtype: np.dtype) -> np.ndarray:
-    """Memory of a single element, at the beginning of a line of the cache."""
-    raw = np.zeros(dtype.itemsize + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    return raw[start : start + dtype.itemsize].view(dtype)

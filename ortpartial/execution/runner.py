@@ -174,6 +174,14 @@ class StepRunner(ABC):
         new = np.asarray(array, buffer.dtype)
         buffer.fill(new if new.shape == buffer.shape else np.broadcast_to(new, buffer.shape))
 
+    def write_control(self, name: str, number: float) -> None:
+        """Set a number of `controls`."""
+        buffer = self.controls[name]
+        if buffer.array is None:
+            buffer.fill(np.array(number, buffer.dtype))
+        else:
+            buffer.array[...] = number  # Without a check, which takes a microsecond.
+
     def reset(self, first: Arrays, seed: Sequence[int] = (0, 0)) -> None:
         """Back to the first iteration, with these weights and statistics, the rest as at first, and another seed."""
         self.iteration, source = 0, self.source
@@ -314,8 +322,8 @@ class StepRunner(ABC):
             self._train(order[order.size - rest :][None], self._choose_shapes(1, rest), mean, 1)
         return mean.total / mean.weight if mean.weight and not mean.waiting else mean.value
 
-    def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None
-             ) -> dict[str, np.ndarray]:
+    def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None, *,
+             ahead: bool = False) -> dict[str, np.ndarray]:
         """Take a step on a batch.
 
         Parameters
@@ -326,6 +334,8 @@ class StepRunner(ABC):
             The kind of step, where the source has several.
         check : callable, optional
             Called with the results of the step; if it raises, the step was not taken.
+        ahead : bool
+            Whether only the groups of state change, and all other state once `advance` is called.
 
         Returns
         -------
@@ -335,9 +345,14 @@ class StepRunner(ABC):
         program, outputs = self._call(feeds, kind)
         if check is not None:
             check(outputs)
-        self.side ^= program.turn  # With no call between them, for Ctrl-C to come in.
+        self.side ^= program.turn & -2 if ahead else program.turn  # With no call between them, for Ctrl-C to come in.
         self.iteration += 1
         return outputs
+
+    def advance(self) -> None:
+        """Take over all state that the last step has computed ahead."""
+        self.side ^= 1
+        self.iteration += 1
 
     def evaluate(self, feeds: Arrays, kind: Hashable = None) -> dict[str, np.ndarray]:
         """The results of `step`, which is not taken; `undo` has nothing to go back to then."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from math import prod
 
 from ortpartial.exceptions import CompilerError, GraphError, SettingError, UntranslatableError
+from ortpartial.graph import Value
 from ortpartial.model import available_memory
 from ortpartial.runtime import Device, cores
 
@@ -17,8 +18,8 @@ from .runner import StepRunner
 from .step import StepSource
 from .step_engine import StepEngine
 
-__all__ = ["MANY_STEPS", "needs_one_copy", "register_engine", "require_bfloat16", "select_for_device",
-           "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
+__all__ = ["MANY_STEPS", "OFTEN", "needs_one_copy", "register_engine", "repays_compilation", "require_bfloat16",
+           "select_for_device", "select_for_fit", "select_for_length", "select_for_memory", "select_for_steps"]
 
 #: Steps below which nothing is worth a compilation.
 MANY_STEPS = 200
@@ -223,6 +224,42 @@ def select_for_length(runner: StepRunner, rows: int, steps: int) -> tuple[type[S
     if (rows, steps) not in runner.lengths:  # A fit that goes on, epoch by epoch, asks again and again.
         runner.lengths = {(rows, steps): _choose_for_length(runner.source, rows, steps) or default}
     return runner.lengths[rows, steps]
+
+
+#: Single steps after each of which a compilation is looked at.
+OFTEN = 5000
+#: Seconds of a call of a small graph beside its nodes, between other work that has taken the caches.
+_CALL = 2e-5
+
+
+def repays_compilation(values: Collection[Value], steps: int, threads: int | None, *, calls: int = 0) -> bool:
+    """Whether machine code would have saved more in so many steps than its compilation takes.
+
+    A training that nobody has announced the length of is compiled then: it never takes much more than twice the time
+    of the better choice.
+
+    Parameters
+    ----------
+    values : collection of Value
+        All that a step computes, of static sizes.
+    steps : int
+        The steps that were taken.
+    threads : int or None
+        Number of threads of a step.
+    calls : int
+        The calls of graphs in a step that take longer than those of machine code.
+
+    Returns
+    -------
+    bool
+    """
+    from ortpartial.native import estimate_cost, find_compiler
+
+    if find_compiler() is None:
+        return False
+    cost = estimate_cost(values, ())
+    saved = cost.take_on(threads or cores()) + calls * _CALL - cost.seconds_compiled
+    return steps * saved > cost.seconds_compiling
 
 
 def _are_many(source: StepSource, rows: int, steps: int) -> bool:

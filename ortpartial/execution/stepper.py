@@ -75,7 +75,7 @@ class Stepper:
             self.engine.compiles_calls = True
 
     def step(self, feeds: Arrays, kind: Hashable = None, check: Callable[[Arrays], object] | None = None, *,
-             is_told: bool = False) -> dict[str, np.ndarray]:
+             is_told: bool = False, ahead: bool = False) -> dict[str, np.ndarray]:
         """Take a step on a batch, as `StepRunner.step` does, within the timeout; a loop has divergences told by itself.
 
         Raises
@@ -86,7 +86,7 @@ class Stepper:
             It was not over in time; the state is that before it.
         """
         if self.raise_on_divergence or is_told or check is None:
-            return self._step(feeds, kind, check)
+            return self._step(feeds, kind, check, ahead)
         diverged: list[dict[str, np.ndarray]] = []
 
         def keep(outputs: Arrays) -> None:
@@ -98,15 +98,16 @@ class Stepper:
                 raise
 
         try:
-            return self._step(feeds, kind, keep)
+            return self._step(feeds, kind, keep, ahead)
         except ConvergenceError as e:
             warnings.warn(str(e), ConvergenceWarning, stacklevel=4)
             return diverged[0]
 
-    def _step(self, feeds: Arrays, kind: Hashable, check: Callable[[Arrays], object] | None) -> dict[str, np.ndarray]:
+    def _step(self, feeds: Arrays, kind: Hashable, check: Callable[[Arrays], object] | None, ahead: bool
+              ) -> dict[str, np.ndarray]:
         """Take a step within the timeout."""
         if (timeout := self.timeout) is None:
-            return self.engine.step(feeds, kind, check)
+            return self.engine.step(feeds, kind, check, ahead=ahead)
         end = monotonic() + timeout
 
         def check_time(outputs: Arrays) -> None:
@@ -117,4 +118,4 @@ class Stepper:
                 check(outputs)
 
         with interruptible(self, timeout):
-            return self.engine.step(feeds, kind, check_time)
+            return self.engine.step(feeds, kind, check_time, ahead=ahead)

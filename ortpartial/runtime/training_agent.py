@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from ortpartial.exceptions import DataError, DeviceError, ModelError, RuntimeMissingError
 from ortpartial.installation import install_command
 
-from .agent_nodes import read_shape
+from .agent_nodes import AgentGraph, read_shape
 from .agent_support import TRUSTED, find_active, find_reread, find_untrusted, prepare_for_agent
 from .buffer import Buffer
 from .device import CPU, C, Device, DeviceName, has_training, runtime_version
@@ -24,6 +25,10 @@ from .session import Binding, Session
 from .session_options import session_options
 
 __all__ = ["TRUSTED", "AgentState", "TrainingAgent", "TypedOrtValue", "find_untrusted", "prepare_for_agent"]
+
+
+#: The slope by which a HardSigmoid is 1 at every positive number but the denormal.
+_STEEP = 2.0**127
 
 
 class TrainingAgent:
@@ -44,6 +49,9 @@ class TrainingAgent:
         "cpu", "cuda" or "cuda:1".
     threads : int or None
         Threads of an operator; None for as many as the process has cores.
+    selects : bool
+        Whether masks of Relu select, which takes longer, even where cotangents are finite. Else a backward of others
+        runs the graph again, forward and backward, with masks that select.
 
     Attributes
     ----------
@@ -63,7 +71,7 @@ class TrainingAgent:
     """
 
     def __init__(self, model: ModelProto, weights: Sequence[str], *, input_grads: Sequence[str] = (),
-                 device: DeviceName | Device = CPU, threads: int | None = 1):
+                 device: DeviceName | Device = CPU, threads: int | None = 1, selects: bool = False):
         if not has_training():
             raise RuntimeMissingError(
                 f"The agent needs onnxruntime-training, found onnxruntime {runtime_version()}: uninstall it and run "
@@ -77,7 +85,12 @@ class TrainingAgent:
         active = find_active(self._model, wrt)
         self.inputs = [i.name for i in self._model.graph.input if i.name not in self._weights]
         self.outputs = [o.name for o in self._model.graph.output]
-        self.gradient_onnx, info = _build_gradient(self._model, self._weights, [n for n in wrt if n in active])
+        built, info = _build_gradient(self._model, self._weights, [n for n in wrt if n in active])
+        self.gradient_onnx = built if selects else _multiply_masks(
+            built, AgentGraph(self._model, wrt).poles)
+        #: Makes the same agent with masks that select, where those of this agent are multiplied in.
+        self._make_careful = None if self.gradient_onnx is built else partial(
+            TrainingAgent, model, weights, input_grads=input_grads, device=device, threads=threads, selects=True)
         gradient = onnx.load_from_string(self.gradient_onnx).graph
         self._order, self.reread = [i.name for i in gradient.input], find_reread(gradient)
         self._specs = {i.name: _spec(i) for i in gradient.input}
@@ -189,7 +202,7 @@ class TrainingAgent:
         outputs, tensors = state.outputs, state._tensors
         if len(output_gradients) != len(outputs):
             raise DataError(f"Got {len(output_gradients)} cotangents for {len(outputs)} outputs.")
-        feeds, results = C.OrtValueVector(), C.OrtValueVector()
+        feeds, results, finite = C.OrtValueVector(), C.OrtValueVector(), True
         for i, differentiated in enumerate(self._differentiated):
             if not differentiated:
                 continue
@@ -204,7 +217,11 @@ class TrainingAgent:
                 raise DataError(f"The cotangent of {self.outputs[i]!r} is {_format_type(dy)}, the output is "
                                 f"{_format_type(output)}.")
             feeds.push_back(dy)
+            finite = finite and (self._make_careful is None or bool(np.isfinite(np.from_dlpack(dy)).all()))
         state.used = True
+        if not finite:
+            inputs = dict(zip(self._order, tensors, strict=False))  # Cotangents follow.
+            return self._careful.backward(output_gradients, self._careful.forward(inputs, {})[1])  # type: ignore[arg-type]
         try:
             self._agent.run_backward(feeds, results, state._state)
         except Exception as e:
@@ -216,6 +233,12 @@ class TrainingAgent:
             self._checked = state._change
         state.release()
         return gradients
+
+    @cached_property
+    def _careful(self) -> TrainingAgent:
+        """The same with masks that select, for cotangents that are not finite."""
+        assert self._make_careful is not None
+        return self._make_careful()
 
     def _infer(self, inputs: Mapping[str, object], weights: Mapping[str, object]) -> list[Any]:
         """Run the graph in a session of its own that keeps no activation for a backward."""
@@ -353,6 +376,30 @@ def _build_gradient(model: ModelProto, weights: Sequence[str], wrt: Sequence[str
             f"instead."
         ) from None
     return builder.get_gradient_model(), builder.get_graph_info()
+
+
+def _multiply_masks(gradient: bytes, poles: Collection[str]) -> bytes:
+    """Multiply masks of Relu in, but at poles, where a gradient may be infinite within the graph.
+
+    The kernel of ReluGrad in 1.19.2 takes 4.8 ns an element, and a product 0.4.
+    """
+    model = onnx.load_from_string(gradient)
+    floats = {t.data_type for t in model.graph.initializer} | {
+        v.type.tensor_type.elem_type for v in [*model.graph.input, *model.graph.output, *model.graph.value_info]}
+    nodes = list(model.graph.node)
+    if floats & {TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16} or not any(
+            n.op_type == "ReluGrad" and n.input[1] not in poles for n in nodes):
+        return gradient
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "ReluGrad" and node.input[1] not in poles:
+            dy, y, dx = node.input[0], node.input[1], node.output[0]
+            model.graph.node.add().CopyFrom(helper.make_node("HardSigmoid", [y], [f"{dx}//mask"], f"{dx}//mask",
+                                                             alpha=_STEEP, beta=0.0))
+            model.graph.node.add().CopyFrom(helper.make_node("Mul", [dy, f"{dx}//mask"], [dx], node.name))
+        else:
+            model.graph.node.add().CopyFrom(node)
+    return model.SerializeToString()
 
 
 def _to_inputs(model: ModelProto, weights: Sequence[str]) -> ModelProto:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import isfinite
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch._C import _are_functorch_transforms_active as _is_functorch_active
 from torch.autograd.function import FunctionCtx
 
-from ortpartial.exceptions import DeviceError, ModelError, SettingError
-from ortpartial.graph import find_reached
+from ortpartial.exceptions import CompilerError, DeviceError, ModelError, SettingError, UntranslatableError
+from ortpartial.execution import OFTEN, repays_compilation, select_for_fit
+from ortpartial.graph import cast, find_reached, op, variable
 from ortpartial.runtime import TrainingAgent, TypedOrtValue
 from ortpartial.training import GradientCut, GraphFunction, ShapePolicy, select_for_backward
 
 from .layer_function import LayerFunction
+from .native_session import NativeSession
 from .tensor_session import Placement, Tensors, TensorSession, to_ortvalue, to_tensor
 
 __all__ = ["CompiledLayer", "TensorFunction"]
@@ -34,7 +38,7 @@ class TensorFunction:
     placement : Placement
         Where.
     engine : str
-        ``"auto"``, ``"agent"`` or ``"step"``: how the first derivative is computed.
+        ``"auto"``, ``"agent"``, ``"step"`` or ``"native"``: how the first derivative is computed.
 
     Attributes
     ----------
@@ -48,13 +52,18 @@ class TensorFunction:
         self.nondifferentiable = [i for i, (n, y) in enumerate(function.outputs.items())
                                   if not y.is_float or n in function.nondifferentiable]
         self.engine_, self.engine_reason_ = "step", "asked for"
-        self._is_loss = function.is_loss and engine != "agent"
+        self._is_loss = function.is_loss and engine not in ("agent", "native")
         if self._is_loss and engine == "auto":
             self.engine_reason_ = "the graph computes a loss, whose gradient is computed with it in one run"
-        elif engine != "step":
+        elif engine not in ("step", "native"):
             graph = function.graph()
             wanted = [i.name for i in graph.graph.input if function.sources[i.name].is_float]
             self.engine_, self.engine_reason_ = select_for_backward(engine, graph, wanted, [])
+        if engine == "native":
+            kind, reason = select_for_fit(engine)
+            self.engine_, self.engine_reason_ = ("native" if kind.name == "native" else "step"), reason
+        #: The calls that were differentiated, while they may become machine code.
+        self._calls = 0 if engine == "auto" and self._is_compilable else None
         self._gradients: dict[tuple[bool, ...], _Gradient] = {}
         self._traceable: dict[tuple[bool, ...], _StepGradient] = {}
 
@@ -69,6 +78,10 @@ class TensorFunction:
             needs = tuple([t.requires_grad for t in leaves])
             if True in needs:
                 gradient = self._gradients.get(needs) or self._add_gradient(needs)
+                if self._calls is not None:
+                    self._calls += 1
+                    if self._calls % OFTEN == 0:
+                        gradient = self._compile(needs)
                 apply = _Call.apply if _is_functorch_active() else _apply
                 return apply(gradient, sources, *leaves)
         return self._session(sources)
@@ -77,6 +90,26 @@ class TensorFunction:
         """Make the gradient by the leaves that need it."""
         wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
         gradient = self._gradients[needs] = self._make_gradient(wanted)
+        return gradient
+
+    @property
+    def _is_compilable(self) -> bool:
+        """Whether it may be machine code: on the CPU, where all sizes are known."""
+        return self.placement.device.is_cpu and all(v.is_static for v in self.function.leaves.values())
+
+    def _compile(self, needs: tuple[bool, ...]) -> _Gradient:
+        """Go on in machine code, where so many calls of a small function were differentiated that it pays."""
+        assert self._calls is not None
+        function, gradient = self.function, self._gradients[needs]
+        wanted = [n for n, need in zip(self.leaves, needs, strict=True) if need]
+        values = [*function.outputs.values(), *GradientCut(function, wanted).gradient[0].outputs.values()]
+        if not repays_compilation(values, self._calls, self.placement.threads, calls=2):
+            return gradient
+        with suppress(UntranslatableError, CompilerError):
+            gradient = self._gradients[needs] = _NativeGradient(self, wanted)
+            self.engine_ = "native"
+            self.engine_reason_ = f"{self._calls:,} calls came, and the next take less time in machine code"
+        self._calls = None
         return gradient
 
     def run(self, sources: Tensors) -> list[torch.Tensor]:
@@ -105,6 +138,8 @@ class TensorFunction:
     def _make_gradient(self, wanted: Sequence[str]) -> _Gradient:
         if self._is_loss:
             return _LossGradient(self, wanted)
+        if self.engine_ == "native" and self._is_compilable:
+            return _NativeGradient(self, wanted)
         if self.engine_ == "agent":
             try:
                 return _AgentGradient(self, wanted)
@@ -209,7 +244,7 @@ class _StepGradient:
 
     def forward(self, sources: Tensors) -> tuple[list[torch.Tensor], Tensors, Any]:
         """The outputs, the tensors kept, and the shapes of the outputs."""
-        tensors = self._session(sources)
+        tensors = self.run(sources)
         kept = self._keep([*sources, *tensors])
         del tensors[self.count :]
         return tensors, kept, [y.shape for y in tensors] if self.count > 1 else None
@@ -245,11 +280,16 @@ class _StepGradient:
         It is a session of its own, in the order of a backward pass that torch does not record.
         """
         gradient, names = self.cut.gradient
+        session = TensorSession(gradient.graph(), self._sources, self.function.placement)
+        return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
+
+    @property
+    def _sources(self) -> list[str]:
+        """The names of the tensors that `backward` has: those kept, and a cotangent for each output."""
+        gradient = self.cut.gradient[0]
         leaves = list(gradient.leaves)
         cotangents = dict(zip([i for i, _ in self.seeds], leaves[self.n_leaves :], strict=True))
-        sources = [*leaves[: self.n_leaves], *gradient.precomputed, *(cotangents.get(i, "") for i in range(self.count))]
-        session = TensorSession(gradient.graph(), sources, self.function.placement)
-        return session, _pick([names.index(n) if n in names else -1 for n in self.function.leaves])
+        return [*leaves[: self.n_leaves], *gradient.precomputed, *(cotangents.get(i, "") for i in range(self.count))]
 
     def _fill_zeros(self, dys: Sequence[torch.Tensor | None], shapes: Sequence[torch.Size]) -> list[torch.Tensor]:
         """The cotangents of all seeds, zeros where they are None."""
@@ -269,6 +309,46 @@ class _StepGradient:
             else:
                 self._gradients[present, finite] = None
         return self._gradients[present, finite]
+
+
+class _NativeGradient(_StepGradient):
+    """Our own gradient in machine code, where all cotangents are there and finite; else it is that of the graphs.
+
+    Sums are added up in an order of their own: numbers agree with the graphs within rounding.
+
+    Parameters
+    ----------
+    function : TensorFunction
+        The function that is differentiated.
+    wanted : sequence of str
+        The leaves to differentiate by.
+    """
+
+    def __init__(self, function: TensorFunction, wanted: Sequence[str]):
+        super().__init__(function, wanted)
+        (gradient, names), whole = self.cut.gradient, function.function
+        try:
+            self._run_forward = NativeSession(whole.sources, {**whole.outputs, **self.cut.saved}, function.sources)
+            # The cotangents are finite where their sum is.
+            dys = [dy for n, dy in gradient.leaves.items() if n not in self.cut.leaves]
+            total = reduce(add, [op.ReduceSum(cast(dy, variable("", np.float32, [])), keepdims=0) for dy in dys])
+            self._run_backward = NativeSession(gradient.sources, {**gradient.outputs, "": total}, self._sources)
+        except UntranslatableError as e:
+            raise UntranslatableError(f"{e} Leave engine at 'auto'.") from None
+        self._pick = _pick([names.index(n) if n in names else -1 for n in function.leaves])
+
+    def run(self, sources: Tensors) -> list[torch.Tensor]:
+        """The outputs, then the saved tensors."""
+        return self._run_forward(sources)
+
+    def backward(self, kept: Tensors, dys: Sequence[torch.Tensor | None], shapes: Any
+                 ) -> Sequence[torch.Tensor | None]:
+        """The gradient by each leaf, None where there is none."""
+        if self._all is not None and not torch.is_grad_enabled() and all(dys[i] is not None for i in self._all):
+            *gradients, total = self._run_backward([*kept, *dys])
+            if isfinite(total.item()):
+                return self._pick([*gradients, None])
+        return super().backward(kept, dys, shapes)
 
 
 class _AgentGradient:

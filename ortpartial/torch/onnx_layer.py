@@ -37,7 +37,7 @@ from ortpartial.rewrites import to_inference_mode
 from ortpartial.runtime import Device, DeviceName, choose_threads, cores
 from ortpartial.training import ShapePolicy, choose_state, program_bytes, select_for_fit
 
-from .autograd import CompiledLayer
+from .autograd import CompiledLayer, TensorFunction
 from .call_form import CallForm
 from .custom_operator import describe_call, onnx_layer, register_layer
 from .layer_check import LayerCheck
@@ -113,8 +113,10 @@ class OnnxLayer(torch.nn.Module):
         none.
     engine : str
         ``"step"`` (our own gradient, of any order, on any onnxruntime), ``"agent"`` (onnxruntime-training's
-        TrainingAgent, of the first order) or ``"auto"``, the agent where it is installed and right about every operator
-        of the graph, and our own gradient for second derivatives.
+        TrainingAgent, of the first order), ``"native"`` (our own gradient in machine code, which a C compiler makes for
+        each shape, of operators that can be written in C) or ``"auto"``, the agent where it is installed and right
+        about every operator of the graph, and our own gradient for second derivatives. A small graph that is called
+        with equal shapes so often that compiling would have paid goes on in machine code, within rounding.
     device : torch.device, str or tuple of str and dict, optional
         The device of parameters and buffers; or an execution provider of onnxruntime that runs the graphs, as in
         ``"OpenVINOExecutionProvider"``, with a dict of options where it is a pair: tensors stay on the CPU.
@@ -342,12 +344,19 @@ class OnnxLayer(torch.nn.Module):
     @property
     def engine_(self) -> str:
         """The engine in use in the current mode."""
-        return self.compile_form().function.engine_
+        return self._in_use.engine_
 
     @property
     def engine_reason_(self) -> str:
         """The reason for the engine in use."""
-        return self.compile_form().function.engine_reason_
+        return self._in_use.engine_reason_
+
+    @property
+    def _in_use(self) -> TensorFunction:
+        """The function in the current mode: that for the shapes of the last calls, where it is machine code."""
+        functions = [c.function for (training, _), c in self._current.items() if training == self.training]
+        compiled = [f for f in functions if f.engine_ == "native"]
+        return compiled[-1] if compiled else self.compile_form().function
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Current parameters and buffers by the names of the initializers, even if they have been replaced."""

@@ -25,7 +25,7 @@ from training_artifacts import (
 
 from ortpartial import OrtGradientOptimizer, artifacts
 from ortpartial.artifacts import CheckpointState, LinearLRScheduler, read_checkpoint
-from ortpartial.exceptions import CheckpointError, ConvergenceError, DataError, ModelError, SettingError
+from ortpartial.exceptions import CheckpointError, CompilerError, ConvergenceError, DataError, ModelError, SettingError
 from ortpartial.runtime import Session
 
 
@@ -230,6 +230,96 @@ def test_a_step_in_one_graph_is_the_three_calls():
         assert joined.step(*batches[k]) == loss
     assert arrays_equal(apart, joined)
     np.testing.assert_array_equal(apart.state.parameters["0.bias"].grad, joined.state.parameters["0.bias"].grad)
+
+
+def slow_down(module):
+    """Take each step of the optimizer as a run of its own."""
+    module._habit.expects_step = lambda accumulates: False
+    return module
+
+
+def change_nothing(module):
+    pass
+
+
+#: By name: what happens between a call and the step of the optimizer, from time to time.
+BETWEEN = {
+    "nothing": change_nothing,
+    "a rate": lambda module: module.optimizer.set_learning_rate(0.02),
+    "parameters": lambda module: module.copy_buffer_to_parameters(np.linspace(-1, 1, 1108)),
+    "an evaluation": lambda module: module.eval()(*make_batches("mlp")[3]) is module.train(),
+    "a call more": lambda module: module(*make_batches("mlp")[4]),
+    "a step in one": lambda module: module.step(*make_batches("mlp")[5]),
+    "another optimizer": lambda module: artifacts.Optimizer(STORED / "mlp" / "optimizer_model.onnx", module),
+}
+
+
+@pytest.mark.parametrize(("between", "engine"), [*((b, "step") for b in BETWEEN), ("a rate", "native")])
+def test_an_update_ahead_of_the_optimizer_is_that_of_its_step(between, engine):
+    """Where steps follow calls, a call computes the update, which `Optimizer.step` takes over if all is as it was."""
+    batches = make_batches("mlp")
+    apart = slow_down(open_module(STORED / "mlp", 0.01, engine="step"))
+    ahead, runs = open_module(STORED / "mlp", 0.01, engine=engine), []
+    ahead._steps.engine.advance = lambda advance=ahead._steps.engine.advance: runs.append(advance())
+    for k in range(8):
+        for module in (apart, ahead):
+            module(*batches[k])
+            if k == 5:
+                BETWEEN[between](module)
+                gradient = module.state.parameters["0.bias"].grad
+            module.optimizer.step()
+            module.lazy_reset_grad()
+        if k == 5:
+            np.testing.assert_allclose(gradient, apart.state.parameters["0.bias"].grad, rtol=1e-5, atol=1e-7)
+        assert_close(ahead.state, arrays_of(apart.state), 0 if engine == "step" else 5e-6)
+    counts = {module.state.to_checkpoint().optimizers["group0"].step for module in (apart, ahead)}
+    assert len(counts) == 1
+    assert len(runs) == {"nothing": 6, "an evaluation": 6}.get(between, len(runs)) >= 3
+
+
+def test_accumulated_gradients_are_updated_ahead():
+    batches, modules = make_batches("mlp"), [open_module(STORED / "mlp", 0.01) for _ in range(2)]
+    slow_down(modules[0])
+    for k in range(0, 16, 2):
+        for module in modules:
+            module(*batches[k])
+            module(*batches[k + 1])
+            module.optimizer.step()
+            module.lazy_reset_grad()
+    assert modules[1]._habit.expects_step(True)
+    assert not modules[1]._habit.expects_step(False)
+    assert_close(modules[1].state, arrays_of(modules[0].state), 0)
+
+
+def test_many_short_steps_go_on_in_machine_code(monkeypatch):
+    monkeypatch.setattr("ortpartial.artifacts.module.OFTEN", 10)
+    monkeypatch.setattr("ortpartial.artifacts.module.repays_compilation", lambda values, steps, threads: steps >= 20)
+    batches, step, auto = make_batches("mlp"), *(open_module(STORED / "mlp", 0.01, engine=e) for e in ("step", "auto"))
+    for k in range(24):
+        losses = []
+        for module in (step, auto):
+            losses.append(module(*batches[k % 20]))
+            module.optimizer.step()
+            module.lazy_reset_grad()
+        np.testing.assert_allclose(*losses, rtol=1e-6)
+        assert auto.engine_ == ("step" if k < 19 else "native")
+    assert auto.engine_reason_ == "20 short steps were taken, and the next take less time in machine code"
+    assert_close(auto.state, arrays_of(step.state))
+    np.testing.assert_allclose(auto.eval()(*batches[0]), step.eval()(*batches[0]), rtol=1e-6)
+
+
+def test_a_compiler_that_fails_changes_nothing(monkeypatch):
+    def fail(*_):
+        raise CompilerError("it takes too long")
+
+    monkeypatch.setattr("ortpartial.artifacts.module.OFTEN", 3)
+    monkeypatch.setattr("ortpartial.artifacts.module.repays_compilation", lambda *_: True)
+    monkeypatch.setattr("ortpartial.native.function.compile_library", fail)
+    step, auto = (open_module(STORED / "mlp", 0.01, engine=e) for e in ("step", "auto"))
+    for module in (step, auto):
+        train(module, make_batches("mlp"), 8)
+    assert auto.engine_ == "step"
+    assert_close(auto.state, arrays_of(step.state), 0)
 
 
 def arrays_equal(first, second):

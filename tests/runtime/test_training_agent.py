@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ortpartial.exceptions import DataError, ModelError, RuntimeMissingError
 from ortpartial.graph.build import build
-from ortpartial.graph.ops import op, variable
+from ortpartial.graph.ops import constant, op, variable
 from ortpartial.runtime import training_agent as agent_module
 from ortpartial.runtime.agent_support import TRUSTED, find_untrusted
 from ortpartial.runtime.buffer import Buffer, as_numpy
@@ -761,3 +761,19 @@ def test_a_comparison_in_front_of_a_pool(comparison, pool):
     np.testing.assert_allclose(as_numpy(actual), expected.detach(), rtol=1e-5, atol=1e-6)
     dx = agent.backward([np.ones(tuple(expected.shape), np.float32)], state)["x"]
     np.testing.assert_allclose(as_numpy(dx), t.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.agent
+def test_masks_of_relu_are_multiplied_in_and_select_where_cotangents_are_infinite():
+    x, w = variable("x", "float32", [2, 3]), constant(np.array([[1, -1, 1]], np.float32), hint="w")
+    v = constant(np.ones(3, np.float32), hint="v")
+    agent = TrainingAgent(build([x], {"y": op.Relu(op.Relu(x * w) * v)}), ["w", "v"])
+    assert "ReluGrad" not in [n.op_type for n in onnx.load_from_string(agent.gradient_onnx).graph.node]
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    weights = {"w": np.array([[1, -1, 1]], np.float32), "v": np.ones(3, np.float32)}
+    for number in (2.0, np.inf, np.nan):
+        _, state = agent.forward(feeds, weights)
+        dy = np.array([[1, number, 1], [1, 1, 1]], np.float32)
+        gradients = agent.backward([dy], state)
+        assert gradients["w"].numpy().tolist() == [[2, 0, 2]]
+        assert gradients["v"].numpy().tolist() == [2, 0, 2]
