@@ -48,6 +48,9 @@ class Limits:
     few_windows : int
         Positions of a window up to which a single product for all images beats a product for each, whose few columns
         leave the widest registers empty. Speed.
+    unseen_margin : int
+        Places of the margin that no window sees, from which on the gradient by a kernel leaves them out; numbers change
+        within rounding. Speed.
     small_kernel : int
         Elements of a kernel up to which its gradient is a product of columns, for the same reason. Speed.
     cached_elements : int
@@ -101,6 +104,7 @@ class Limits:
     block_depth: int = 64
     block_waste: float = 1.34
     few_windows: int = 16
+    unseen_margin: int = _ANY
     small_kernel: int = 16
     cached_elements: int = 2**21
     small_pool: int = 4
@@ -128,10 +132,10 @@ class Limits:
         """
         return cls(
             moved_elements=0, moved_run=(1, _ANY), column_rows=0, kernel_places=_ANY, row_factor_elements=0,
-            block_cost=0, block_depth=0, block_waste=_ANY, few_windows=_ANY, small_kernel=_ANY, cached_elements=_ANY,
-            small_pool=_ANY, folded_elements=_ANY, chunk_elements=0, chunk_rows=1, dequantized_elements=1,
-            flat_weight=_ANY, flat_group=_ANY, flush_elements=_ANY, scanned_step=_ANY, scanned_rows=_ANY,
-            scanned_axes=_ANY, translated_constant=_ANY, fused_stores=_ANY)
+            block_cost=0, block_depth=0, block_waste=_ANY, few_windows=_ANY, unseen_margin=1, small_kernel=_ANY,
+            cached_elements=_ANY, small_pool=_ANY, folded_elements=_ANY, chunk_elements=0, chunk_rows=1,
+            dequantized_elements=1, flat_weight=_ANY, flat_group=_ANY, flush_elements=_ANY, scanned_step=_ANY,
+            scanned_rows=_ANY, scanned_axes=_ANY, translated_constant=_ANY, fused_stores=_ANY)
 
 
 _in_force = [Limits()]

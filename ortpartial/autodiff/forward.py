@@ -26,9 +26,10 @@ __all__ = ["jvp"]
 
 #: Operators that are linear in their first input, whatever the others.
 _LINEAR = frozenset({
-    "Cast", "CastLike", "Col2Im", "Compress", "CumSum", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements",
-    "GatherND", "GlobalAveragePool", "Identity", "Neg", "ReduceMean", "ReduceSum", "Reshape", "ReverseSequence",
-    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"})
+    "AveragePool", "Cast", "CastLike", "Col2Im", "Compress", "CumSum", "DepthToSpace", "Expand", "Flatten",
+    "Gather", "GatherElements", "GatherND", "GlobalAveragePool", "Identity", "Neg", "ReduceMean", "ReduceSum",
+    "Reshape", "ReverseSequence", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu",
+    "Unsqueeze"})
 
 #: Operators that are linear in each of these inputs, and in the third, which is added to the rest.
 _BILINEAR = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Mul"})

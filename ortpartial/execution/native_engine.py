@@ -58,8 +58,9 @@ def write_step(source: StepSource, weighting: bool | str = False, name: str = "s
     from ortpartial.native import translate  # late: short trainings need none of it
 
     # Compiled code takes denormal numbers for 0, so that nothing needs to flush them in a branch.
-    # Its kernels convolve images of any size, so that none are taken apart into columns for a product.
-    with use_limits(replace(limits(), few_windows=0), everywhere=False):
+    # Its kernels convolve images of any size, so that none are taken apart into columns for a product, and no margin
+    # is computed that nothing reads.
+    with use_limits(replace(limits(), few_windows=0, unseen_margin=1), everywhere=False):
         step = source.compose(weighting, branches=False)
     return translate(step.inputs, step.outputs, rows=list(step.rows), state=step.state, loss=step.names.loss,
                      iteration=step.names.iteration, name=name, is_linked=True)

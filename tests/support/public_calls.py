@@ -162,7 +162,8 @@ CALLS: dict[str, dict[str, object]] = {
     "Linear": {"in_features": 2, "out_features": 3}, "Embedding": {"num_embeddings": 3, "embedding_dim": 2},
     "Threshold": {"threshold": 0.0, "value": 0.0}, "Unflatten": {"dim": 1, "unflattened_size": (1, 2)},
     **repeat("OrtGradientForwardBackwardOptimizer OrtGradientForwardBackward OnnxRegressor OnnxClassifier OnnxLayer "
-             "OnnxModule gradient_model add_loss_output trainable_parameters", model="@model"),
+             "OnnxModule gradient_model jvp_model hvp_model jacobian_model hessian_model vmap_model as_torch_function "
+             "add_loss_output trainable_parameters", model="@model"),
     **repeat("add_lora add_dora", model="@model", targets="*"),
     "add_ia3": {"model": "@model", "targets": "*", "feedforward": ()}, "load": {"source": "@model"},
     "OrtGradientOptimizer": {"model": "@loss_model", "label_names": "y_target"},
@@ -189,6 +190,7 @@ CALLS: dict[str, dict[str, object]] = {
     "read_c_state": {"folder": "@c_kit", "data": b""},
     "build": {"inputs": ["@value"], "outputs": ["@square"]}, "constant": {"array": [1.0]},
     "variable": {"name": "x", "dtype": "float32", "shape": [2]}, "grad": {"outputs": "@square", "wrt": ["@value"]},
+    "jvp": {"outputs": "@square", "wrt": ["@value"], "tangents": [1.0]},
     **repeat("merge remove_adapter", model="@adapted"),
     "load_adapter": {"model": "@model", "path": "@adapter"},
     "save_adapter": {"trained": "@adapted", "path": "a.safetensors"}, "to_training_info": {"training": "@optimizer"},

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ortpartial.graph import Node, Value, cast, constant, op, reshape_like
+from ortpartial.limits import limits
 
 from ..grad import composed, grad
 from ..masks import gate, guard
@@ -115,7 +116,8 @@ def trim_pads(x: Value, dy: Value, window: Window) -> Sequence[int]:
     before, behind = window.pads[:r], window.pads[r:]
     unseen = [i + a + b - (j - 1) * s - extent for i, a, b, j, s, extent in
               zip(n, before, behind, m, window.strides, window.extent, strict=True)]
-    return [*before, *(b - min(max(u, 0), b) for b, u in zip(behind, unseen, strict=True))]
+    least = limits().unseen_margin
+    return [*before, *(b - min(u, b) if u >= least else b for b, u in zip(behind, unseen, strict=True))]
 
 
 def zero_if_empty(x: Value, sums: Value) -> Value:
