@@ -105,6 +105,8 @@ fuzz: $(CPU)/.installed-test
 bench: $(TRAINING)/.installed-bench
 	$(TRAINING)/bin/python bench/bench.py
 	taskset -c 0 $(TRAINING)/bin/python bench/engines.py
+	taskset -c 0 $(TRAINING)/bin/python bench/layer.py
+	taskset -c 0 $(TRAINING)/bin/python bench/derivatives.py
 	$(TRAINING)/bin/python bench/memory.py
 	$(TRAINING)/bin/python bench/parallel.py
 	$(TRAINING)/bin/python bench/runtimes.py

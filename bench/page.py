@@ -309,6 +309,20 @@ def engines(source: Path, results: dict[str, Any]) -> list[str]:
             table(["weights", "dtype", "batch", "fastest, µs", *columns, "auto takes", "auto"], rows, 2)]
 
 
+def layers(source: Path, results: dict[str, Any]) -> list[str]:
+    """The section of `layer.py`."""
+    cells = results["cells"]
+    ours = list(dict.fromkeys(n for c in cells.values() for n in list(c["ratios"])[1:]))
+    rows = [[name, digits(next(iter(c["us"].values()))), *(f"{c['ratios'][n]:.2f}" if n in c["ratios"] else ""
+                                                           for n in ours)] for name, c in cells.items()]
+    return [f"## Layers in torch, and artifacts, onnxruntime {runtime_version(results['machine'])}\n",
+            measured(results), "```bash\ntaskset -c 0 python bench/layer.py\n```\n",
+            prose("Microseconds of the processor of a training step of a torch module, and by its `OnnxLayer` with "
+                  "each engine as a multiple; `loss` is a layer whose graph holds the loss. The rows of artifacts "
+                  "are beside onnxruntime.training 1.19.2 on the same files."),
+            table(["module", "torch, µs", *ours], rows)]
+
+
 def derivatives(source: Path, results: dict[str, Any]) -> list[str]:
     """The section of `derivatives.py`."""
     rows, former = [], None
@@ -352,7 +366,7 @@ def find_shown() -> dict[str, Any] | None:
 
 #: The section of a file of results, by a key that it has, in the order of the page.
 SECTIONS = {"steps": steps, "engines": engines, "versions": runtimes, "memory": memory, "parallel": parallel,
-            "llm": llm, "derivatives": derivatives}
+            "llm": llm, "cells": layers, "derivatives": derivatives}
 
 
 def kept() -> list[Path]:
