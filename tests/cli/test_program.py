@@ -109,7 +109,7 @@ def test_ctrl_c_as_the_process_ends(training, ctrl_c, monkeypatch):
 
 def test_ctrl_c_in_a_command(at, ctrl_c, capsys, monkeypatch):
     """Nothing is written."""
-    module = sys.modules["ortpartial.cli.gradient"]
+    module = sys.modules["ortpartial.cli.derivatives"]
     monkeypatch.setattr(module, "write", interrupt_at(1, module.write))
     before = sorted(at.iterdir())
     assert main(["gradient", "mlp.onnx", "-o", "gradient.onnx"]) == 130

@@ -13,6 +13,7 @@ from table import NOTHING, OLD, apart, real, rows
 from ortpartial.autodiff.grad import grad
 from ortpartial.graph import op, topological, variable
 from ortpartial.graph.build import build
+from ortpartial.limits import Limits, use_limits
 from ortpartial.testing import check_gradient, evaluate
 
 # onnxruntime has no float64 kernel for these operators, and onnx's reference evaluator does not compute all of them.
@@ -523,9 +524,13 @@ def test_one_size_of_an_image_is_known_and_another_is_not(f, n):
 
 @pytest.mark.parametrize(("pads", "is_cropped"), [([1, 1, 1, 1], False), ([0, 0, 0, 0], True)])
 def test_the_margin_that_no_window_sees_is_left_out_of_the_gradient_by_kernels(pads, is_cropped):
-    """Windows of three that move by two do not see the last of eight pixels, nor a pad behind them."""
+    """Windows of three that move by two do not see the last of eight pixels, nor a pad behind them; the limit decides."""
     x, w = variable("x", "float32", [2, 3, 8, 8]), variable("w", "float32", [4, 3, 3, 3])
-    dw = grad(op.ReduceSum(op.Conv(x, w, pads=pads, strides=[2, 2]) ** 2, keepdims=0), [w])[0]
+    energy = op.ReduceSum(op.Conv(x, w, pads=pads, strides=[2, 2]) ** 2, keepdims=0)
+    with use_limits(Limits(), everywhere=False):
+        assert "Slice" in [node.op_type for node in topological(grad(energy, [w]))]
+    with use_limits(Limits(unseen_margin=1), everywhere=False):
+        (dw,) = grad(energy, [w])
     assert ("Slice" in [node.op_type for node in topological([dw])]) == is_cropped
     images, kernels = whole(2, 3, 8, 8), torch.from_numpy(whole(4, 3, 3, 3, seed=1)).requires_grad_()
     (F.conv2d(torch.from_numpy(images), kernels, stride=2, padding=pads[0]) ** 2).sum().backward()
