@@ -524,7 +524,7 @@ def test_one_size_of_an_image_is_known_and_another_is_not(f, n):
 
 @pytest.mark.parametrize(("pads", "is_cropped"), [([1, 1, 1, 1], False), ([0, 0, 0, 0], True)])
 def test_the_margin_that_no_window_sees_is_left_out_of_the_gradient_by_kernels(pads, is_cropped):
-    """Windows of three that move by two do not see the last of eight pixels, nor a pad behind them; the limit decides."""
+    """Windows of three that move by two see neither the last of eight pixels nor a pad behind: a limit decides."""
     x, w = variable("x", "float32", [2, 3, 8, 8]), variable("w", "float32", [4, 3, 3, 3])
     energy = op.ReduceSum(op.Conv(x, w, pads=pads, strides=[2, 2]) ** 2, keepdims=0)
     with use_limits(Limits(), everywhere=False):
