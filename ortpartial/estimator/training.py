@@ -434,7 +434,9 @@ class Training:
         rows = len(next(iter(X.values()), ())) if isinstance(X, Mapping) else len(X)
         kind, reason = select_for_length(self.engine, min(rows, self.loop.settings.batch_size), steps)
         if kind is not type(self.engine):
+            chosen = self.engine.lengths
             self.switch_spec(self.spec, kind)
+            self.engine.lengths = chosen  # for the next fit, which would compose the step again to choose
         self.engine.reason = reason
 
     def _balance(self, X: Data, y: Data) -> None:

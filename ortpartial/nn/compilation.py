@@ -339,7 +339,9 @@ class Program(OptimizedState):
         """Go on with another engine."""
         assert self.runner is not None
         if type(self.runner) is not kind:
+            chosen = self.runner.lengths
             self.runner = self.runner.continue_with(self.runner.source, kind)
+            self.runner.lengths = chosen
         self.runner.reason = reason
 
     @property

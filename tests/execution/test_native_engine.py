@@ -12,6 +12,7 @@ from models import data, linear, mlp
 from ortpartial import Checkpoint, build, constant, op, variable
 from ortpartial import OrtGradientForwardBackwardOptimizer as Optimizer
 from ortpartial.exceptions import DeadlineError, SettingError, UntranslatableError
+from ortpartial.execution import selection
 from ortpartial.execution.epoch_engine import EpochEngine
 from ortpartial.native import find_compiler
 from ortpartial.training import select_engine
@@ -72,6 +73,16 @@ def test_auto_compiles_what_is_short_and_comes_often(monkeypatch):
         long, short = short, long
     monkeypatch.setattr("ortpartial.native.find_compiler", lambda: None)
     assert long.fit(X, Y).engine_ == "epoch"
+
+
+def test_auto_chooses_once(monkeypatch):
+    """The next fit of as many steps takes the engine that was chosen, without composing its step again."""
+    monkeypatch.setattr("ortpartial.execution.loop.Loop.fit", lambda self, *args: None)
+    counted, choose = [], selection._choose_for_length
+    monkeypatch.setattr(selection, "_choose_for_length", lambda *args: (counted.append(args[1:]), choose(*args))[1])
+    optimizer = Optimizer(mlp(), max_iter=1_000_000, batch_size=53, warm_start=True)
+    assert [optimizer.fit(X, Y).engine_ for _ in range(3)] == ["native"] * 3
+    assert len(counted) == 1
 
 
 def test_auto_leaves_steps_that_take_several_threads_to_onnxruntime(monkeypatch):
