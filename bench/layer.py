@@ -219,7 +219,7 @@ def main(rounds: int = 7) -> None:
             for cell, row in cells.items()}
     slower = [f"{cell}: {r:.2f}x" for cell, r in best.items() if r > 1]
     print(f"\nslower by every engine: {'; '.join(slower) or 'nowhere'}")
-    write_results("layer", {"cells": cells})
+    write_results("layer", {"layers": cells})
 
 
 if __name__ == "__main__":

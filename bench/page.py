@@ -311,7 +311,7 @@ def engines(source: Path, results: dict[str, Any]) -> list[str]:
 
 def layers(source: Path, results: dict[str, Any]) -> list[str]:
     """The section of `layer.py`."""
-    cells = results["cells"]
+    cells = results["layers"]
     ours = list(dict.fromkeys(n for c in cells.values() for n in list(c["ratios"])[1:]))
     rows = [[name, digits(next(iter(c["us"].values()))), *(f"{c['ratios'][n]:.2f}" if n in c["ratios"] else ""
                                                            for n in ours)] for name, c in cells.items()]
@@ -341,32 +341,37 @@ def derivatives(source: Path, results: dict[str, Any]) -> list[str]:
             table(["network", "rows", "derivative", *names, "runs", *(f"ours / {n}" for n in names[1:])], rows, 3)]
 
 
-def readme_table(results: dict[str, Any]) -> str:
-    """The table of the README: engine "auto" beside other libraries on one core, with 32 rows of small networks."""
-    us, columns = "cpu_us" if results["settings"]["cpu"] else "us", ("auto", "torch", "torch.compile", "jax scan")
-    rows = [[model(e["model"]).title, *(digits(e["peers"][p][us]) if p in e["peers"] else "" for p in columns)]
-            for e in results["steps"]
-            if e["cores"] == 1 and e["rate"] == "sgd" and (e["batch"] == 32 or not model(e["model"]).widths)]
-    return table(["model", "ortpartial", "torch, eager", "torch, compiled", "JAX"], rows)
+def readme_table(shown: Sequence[dict[str, Any]]) -> str:
+    """The table of the README: engine "auto" beside other libraries on one core, with 32 rows of small networks.
+
+    The newest results that have a model count.
+    """
+    columns, rows = ("auto", "torch", "torch.compile", "jax scan"), {}
+    for results in sorted(shown, key=lambda r: r["when"]):
+        us = "cpu_us" if results["settings"]["cpu"] else "us"
+        for e in results["steps"]:
+            if e["cores"] == 1 and e["rate"] == "sgd" and (e["batch"] == 32 or not model(e["model"]).widths):
+                rows[e["model"]] = [model(e["model"]).title,
+                                    *(digits(e["peers"][p][us]) if p in e["peers"] else "" for p in columns)]
+    return table(["model", "ortpartial", "torch, eager", "torch, compiled", "JAX"], rows.values())
 
 
-def write_readme(text: str, results: dict[str, Any] | None) -> str:
+def write_readme(text: str, shown: Sequence[dict[str, Any]]) -> str:
     """The README with the table of these results in place of its own."""
-    if results is None:
+    if not shown:
         return text
     head, _, rest = text.partition(f"\n{TABLE}")
-    return f"{head}\n{readme_table(results)}\n{rest.partition(chr(10) * 2)[2]}"
+    return f"{head}\n{readme_table(shown)}\n{rest.partition(chr(10) * 2)[2]}"
 
 
-def find_shown() -> dict[str, Any] | None:
-    """The newest results that have engine "auto", if any have."""
-    steps = [r for p in kept() if "steps" in (r := json.loads(p.read_text())) and "auto" in r["settings"]["peers"]]
-    return max(steps, key=lambda r: r["when"], default=None)
+def find_shown() -> list[dict[str, Any]]:
+    """The results that have engine "auto"."""
+    return [r for p in kept() if "steps" in (r := json.loads(p.read_text())) and "auto" in r["settings"]["peers"]]
 
 
 #: The section of a file of results, by a key that it has, in the order of the page.
 SECTIONS = {"steps": steps, "engines": engines, "versions": runtimes, "memory": memory, "parallel": parallel,
-            "llm": llm, "cells": layers, "derivatives": derivatives}
+            "llm": llm, "layers": layers, "derivatives": derivatives}
 
 
 def kept() -> list[Path]:
