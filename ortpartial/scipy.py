@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from onnx import ModelProto
 
 from ortpartial.annotations import ArrayLike
+from ortpartial.arguments import checked
 from ortpartial.autodiff import grad, jvp
 from ortpartial.checks import check_names
 from ortpartial.derivatives import differentiate
+from ortpartial.docstrings import document
 from ortpartial.exceptions import DataError, ModelError
 from ortpartial.graph import Value, build, op
-from ortpartial.model import Model, load
+from ortpartial.model import ModelLike, load
 from ortpartial.rewrites import make_portable, select_tensors
 from ortpartial.runtime import Session
 
 __all__ = ["Objective", "objective"]
 
 
-def objective(model: Model | ModelProto | bytes | str | os.PathLike[str], wrt: str | Sequence[str] | None = None, *,
+@checked
+def objective(model: ModelLike, wrt: str | Sequence[str] | None = None, *,
               output: str | None = None, data: Mapping[str, ArrayLike] | None = None) -> Objective:
     """An output of a model as a function of some of its inputs and weights, for ``scipy.optimize``.
 
@@ -88,7 +89,7 @@ class Objective:
     (36.0, [3.0, 12.0, 27.0], [6.0, 12.0, 18.0])
     """
 
-    def __init__(self, model: Model | ModelProto | bytes | str | os.PathLike[str], wrt: str | Sequence[str] | None,
+    def __init__(self, model: ModelLike, wrt: str | Sequence[str] | None,
                  output: str | None, data: Mapping[str, ArrayLike]):
         loaded = load(model)
         if wrt is None:
@@ -99,6 +100,8 @@ class Objective:
         self._xs = [self._model.values[n] for n in self._names]
         self._inputs = {**self._model.inputs,
                         **{n: self._model.initializers[n] for n in self._names if n in self._model.initializers}}
+        if unknown := [n for n in data if n not in self._inputs]:
+            raise DataError(f"data has {unknown[0]!r}; there are {', '.join(map(repr, self._inputs))}.")
         self._data = {n: self._convert(n, data[n]) for n in self._inputs if n in data}
         starts = {n: self._data.get(n, loaded.values[n].array) for n in self._names}
         self._shapes = {n: self._find_shape(n, x, starts[n]) for n, x in zip(self._names, self._xs, strict=True)}
@@ -122,13 +125,9 @@ class Objective:
         """
         return float(self._run(self._value, x)["value"].sum(dtype=np.float64))
 
+    @document(value)
     def gradient(self, x: ArrayLike) -> np.ndarray:
         """The gradient of `value`.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector.
 
         Returns
         -------
@@ -137,13 +136,9 @@ class Objective:
         """
         return self.value_and_gradient(x)[1]
 
+    @document(value)
     def value_and_gradient(self, x: ArrayLike) -> tuple[float, np.ndarray]:
         """Both in one run, for ``minimize(..., jac=True)``.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector.
 
         Returns
         -------
@@ -167,13 +162,9 @@ class Objective:
         """
         return self._join(self._run(self._product, x, p))
 
+    @document(value)
     def hessian(self, x: ArrayLike) -> np.ndarray:
         """The Hessian of `value`.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector, of n numbers.
 
         Returns
         -------
@@ -182,13 +173,9 @@ class Objective:
         """
         return self._join_blocks(self._run(self._hessian, x), self.x0.size)
 
+    @document(value)
     def residuals(self, x: ArrayLike) -> np.ndarray:
         """All elements of the output at x, for ``least_squares`` and ``root``.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector.
 
         Returns
         -------
@@ -197,13 +184,9 @@ class Objective:
         """
         return np.float64(self._run(self._value, x)["value"]).ravel()
 
+    @document(value)
     def jacobian(self, x: ArrayLike) -> np.ndarray:
         """The Jacobian of `residuals`.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector, of n numbers.
 
         Returns
         -------
@@ -212,21 +195,21 @@ class Objective:
         """
         return self._join_blocks(self._run(self._jacobian, x), -1)
 
+    @document(value)
     def split(self, x: ArrayLike) -> dict[str, np.ndarray]:
         """The tensors that a vector consists of, by name.
-
-        Parameters
-        ----------
-        x : array_like
-            The vector.
 
         Returns
         -------
         dict of str to numpy.ndarray
         """
-        flat, tensors, start = np.asarray(x, np.float64).ravel(), {}, 0
+        try:
+            flat, tensors, start = np.asarray(x, np.float64).ravel(), {}, 0
+        except (TypeError, ValueError):
+            raise DataError(f"A vector of {self.x0.size} numbers was expected, not {x!r}.") from None
         if flat.size != self.x0.size:
-            raise DataError(f"x has {flat.size} numbers, and {', '.join(map(repr, self._names))} have {self.x0.size}.")
+            names = ", ".join(map(repr, self._names))
+            raise DataError(f"The vector has {flat.size} numbers, and {names} have {self.x0.size}.")
         for n, v in zip(self._names, self._xs, strict=True):
             size = int(np.prod(self._shapes[n], dtype=np.int64))
             tensors[n] = flat[start : start + size].reshape(self._shapes[n]).astype(v.dtype)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad, least_squares, minimize, root, rosen, rosen_der, rosen_hess, rosen_hess_prod
 
-from ortpartial.exceptions import DataError, ModelError
+from ortpartial.exceptions import DataError, ModelError, SettingError
 from ortpartial.graph import build, constant, op, variable
 from ortpartial.scipy import objective
 
@@ -78,9 +78,15 @@ def test_mistakes():
         objective(curve(), ["a"], data={"seen": np.ones(3)})
     with pytest.raises(ModelError, match=r"The shape of 'x' is float32\[Nx3\]; give an array in data"):
         objective(build([x := variable("x", "float32", ["N", 3])], {"y": x * x}), "x")
-    with pytest.raises(DataError, match="x has 2 numbers, and 'x' have 5"):
+    with pytest.raises(DataError, match="The vector has 2 numbers, and 'x' have 5"):
         objective(rosenbrock()).value([1, 2])
     with pytest.raises(DataError, match=r"data\['t'\] is no array of float64"):
         objective(curve(), ["a"], data={"t": ["a"], "seen": np.ones(1)})
     with pytest.raises(ModelError, match="no tensor 'z'"):
         objective(rosenbrock(), "z")
+    with pytest.raises(SettingError, match="data is a dict by name"):
+        objective(rosenbrock(), data=[1])
+    with pytest.raises(DataError, match="data has 'q'; there are 't', 'seen', 'a'"):
+        objective(curve(), "a", data={"t": [1], "seen": [1], "q": [1]})
+    with pytest.raises(DataError, match="A vector of 5 numbers was expected, not 'abc'"):
+        objective(rosenbrock()).value("abc")

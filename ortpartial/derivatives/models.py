@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
@@ -10,23 +9,26 @@ from math import prod
 import numpy as np
 from onnx import ModelProto
 
+from ortpartial.arguments import checked
 from ortpartial.autodiff import grad, jvp, nodes_between
-from ortpartial.checks import check_choice
+from ortpartial.checks import check_choice, check_count, is_whole
+from ortpartial.docstrings import document
 from ortpartial.exceptions import ModelError, ModelWarning, SettingError
 from ortpartial.graph import Value, build, constant, op, shape_of, variable
 from ortpartial.logs import logger
-from ortpartial.model import Model, load
-from ortpartial.rewrites import make_portable, select_tensors
+from ortpartial.model import Model, ModelLike, load
+from ortpartial.rewrites import gradient_model, make_portable, select_tensors
 
 from .batching import list_loops, vmap
 from .rows import check_rows
 
 __all__ = ["differentiate", "hessian_model", "hvp_model", "jacobian_model", "jvp_model", "vmap_model"]
 
-ModelLike = Model | ModelProto | bytes | str | os.PathLike[str]
 
-
-def jvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Sequence[str] | None = None, *,
+@document(gradient_model)
+@checked
+def jvp_model(model: ModelLike, wrt: str | Sequence[str] | None = None,
+              outputs: str | Sequence[str] | None = None, *,
               directions: int | str | None = None, suffix: str = "_tangent") -> ModelProto:
     """Directional derivatives of an ONNX model as an ONNX model: ``Σ ∂output/∂name · <tangent>``, by forward mode.
 
@@ -36,13 +38,6 @@ def jvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Seque
 
     Parameters
     ----------
-    model : Model, onnx.ModelProto, bytes or path
-        The model; it is not written to.
-    wrt : sequence of str, optional
-        Names of inputs, initializers or intermediate tensors of the main graph, of a floating-point type; by default
-        the weights that `gradient_model` takes.
-    outputs : sequence of str, optional
-        Names of the outputs to differentiate; by default all of a floating-point type.
     directions : int or str, optional
         Several tangents in one run: tangents, and the tangents of outputs, have a first axis of this size, or of this
         symbolic name.
@@ -81,12 +76,16 @@ def jvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Seque
     tangents = {name: _like(name, task.values[n]) for n, name in clashes.items()}
     pushed = jvp(task.ys, task.xs, list(tangents.values()))
     if directions is not None:
+        _check_size("directions", directions, task.model)
         several = {t: _with_axis(n, t, directions) for n, t in tangents.items()}
         pushed, tangents = vmap(pushed, several), dict(zip(tangents, several.values(), strict=True))
     return task.build(tangents, dict(zip((f"{y}{suffix}" for y in task.outputs), pushed, strict=True)), suffix)
 
 
-def hvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Sequence[str] | None = None, *,
+@document(gradient_model)
+@checked
+def hvp_model(model: ModelLike, wrt: str | Sequence[str] | None = None,
+              outputs: str | Sequence[str] | None = None, *,
               suffix: str = "_hvp") -> ModelProto:
     """Products of the Hessian with a vector as an ONNX model: ``Σ ∂²(Σ output)/∂name∂other · <tangent of other>``.
 
@@ -97,10 +96,6 @@ def hvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Seque
 
     Parameters
     ----------
-    model : Model, onnx.ModelProto, bytes or path
-        The model; it is not written to.
-    wrt : sequence of str, optional
-        Names, as for `jvp_model`.
     outputs : sequence of str, optional
         Names of the outputs whose elements are summed up; by default all of a floating-point type.
     suffix : str
@@ -142,7 +137,10 @@ def hvp_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Seque
     return task.build(vectors, dict(zip((f"{n}{suffix}" for n in task.wrt), products, strict=True)), suffix)
 
 
-def jacobian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Sequence[str] | None = None, *,
+@document(gradient_model)
+@checked
+def jacobian_model(model: ModelLike, wrt: str | Sequence[str] | None = None,
+                   outputs: str | Sequence[str] | None = None, *,
                    mode: str = "auto", per_row: bool = False, separator: str = "_by_") -> ModelProto:
     """The Jacobian of an ONNX model as an ONNX model: all ``∂output/∂name``.
 
@@ -152,12 +150,6 @@ def jacobian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: 
 
     Parameters
     ----------
-    model : Model, onnx.ModelProto, bytes or path
-        The model; it is not written to.
-    wrt : sequence of str, optional
-        Names, as for `jvp_model`.
-    outputs : sequence of str, optional
-        Names of the outputs to differentiate; by default all of a floating-point type.
     mode : str
         ``"reverse"``: a gradient for every element of an output. ``"forward"``: a directional derivative for every
         element of a tensor. ``"auto"``: whichever of the two are fewer, ``"reverse"`` where sizes are not known.
@@ -202,26 +194,16 @@ def jacobian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: 
     return task.build({}, results, "_jacobian")
 
 
-def hessian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: Sequence[str] | None = None, *,
+@document(jacobian_model)
+@checked
+def hessian_model(model: ModelLike, wrt: str | Sequence[str] | None = None,
+                  outputs: str | Sequence[str] | None = None, *,
                   per_row: bool = False, separator: str = "_by_") -> ModelProto:
     """The Hessian of an ONNX model as an ONNX model: all ``∂²output/∂name∂other``, forward over reverse.
 
     Its inputs are the inputs of the model, then the initializers of `wrt`. Its outputs are
     ``<output>_by_<name>_by_<other>``, of the sizes of the output, then of both tensors; or by row, of N, then of the
     sizes of a row of each.
-
-    Parameters
-    ----------
-    model : Model, onnx.ModelProto, bytes or path
-        The model; it is not written to.
-    wrt : sequence of str, optional
-        Names, as for `jvp_model`.
-    outputs : sequence of str, optional
-        Names of the outputs to differentiate; by default all of a floating-point type.
-    per_row : bool
-        The derivatives of each row of the outputs by its own row of the inputs `wrt`, where rows do not mix.
-    separator : str
-        Stands between the names of an output and of the tensors.
 
     Returns
     -------
@@ -264,6 +246,8 @@ def hessian_model(model: ModelLike, wrt: Sequence[str] | None = None, outputs: S
     return task.build({}, results, "_hessian")
 
 
+@document(gradient_model)
+@checked
 def vmap_model(model: ModelLike, axes: Mapping[str, int | None] | None = None, out_axes: Mapping[str, int] | int = 0, *,
                size: int | str = "batch") -> ModelProto:
     """An ONNX model for a batch of some of its inputs at once, which have an axis more, as in ``torch.func.vmap``.
@@ -309,10 +293,14 @@ def vmap_model(model: ModelLike, axes: Mapping[str, int | None] | None = None, o
     """
     loaded = load(model)
     axes = dict(axes or {})
-    to = dict.fromkeys(loaded.outputs, out_axes) if isinstance(out_axes, int) else dict(out_axes)
+    _check_size("size", size, loaded)
+    to = dict(out_axes) if isinstance(out_axes, Mapping) else dict.fromkeys(loaded.outputs, out_axes)
     for what, names, known in (("input", axes, loaded.inputs), ("output", to, loaded.outputs)):
         if unknown := [n for n in names if n not in known]:
             raise ModelError(f"The model has no {what} {unknown[0]!r}; there are {', '.join(map(repr, known))}.")
+        if wrong := {n: a for n, a in names.items() if not is_whole(a) and (a is not None or what == "output")}:
+            raise SettingError(f"The axis of the batch in {next(iter(wrong))!r} is a whole number, not "
+                               f"{next(iter(wrong.values()))!r}.")
     places = {n: axes.get(n, 0) for n in loaded.inputs}
     if all(place is None for place in places.values()):
         raise SettingError(f"No input has the axis of the batch; axes is {axes!r}.")
@@ -400,6 +388,14 @@ def _insert_axis(name: str, x: Value, place: int, size: int | str) -> Value:
     sizes: list[int | str | None] = [*(x.shape or ())]
     sizes.insert(_check_axis(name, x.rank + 1, place), size)
     return variable(name, x.dtype, sizes)
+
+
+def _check_size(name: str, size: int | str, model: Model) -> None:
+    """Refuse a size of a batch that is neither a count nor a name of its own."""
+    if not isinstance(size, str):
+        check_count(name, size)
+    elif not size or any(size in (x.shape or ()) for x in model.inputs.values()):
+        raise SettingError(f"{name} is {size!r}, where a size or a name was expected that no input has.")
 
 
 def _check_axis(name: str, rank: int, axis: int) -> int:

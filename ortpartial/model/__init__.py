@@ -13,7 +13,7 @@ from .external_data import change_weights, offload_weights, replace_weights, res
 from .folding import evaluate
 from .function_bodies import expand_body
 from .index_ranges import Range, check_empty, check_indices, find_indices, index_ranges
-from .load import Model, load, read, register_upgrade_check, use_libraries
+from .load import Model, ModelLike, load, read, register_upgrade_check, use_libraries
 from .ml import ML_OPERATORS, compute_ml, expand_ml, list_preprocessing, read_ml_weights
 from .names import match_names
 from .prepare import is_misplaced, prepare
@@ -36,16 +36,16 @@ from .walk import bodies, walk_graphs
 from .write import check_finite, write, write_folder
 
 __all__ = ["BOUNDED", "LARGEST_INT32", "ML_OPERATORS", "ONNX_DOMAINS", "QUANTIZERS", "Adapter", "Alias", "AliasDict",
-           "ComputedInputs", "Leaf", "Model", "Range", "Target", "Ties", "TorchRecord", "available_memory", "bodies",
-           "by_row", "can_pass_straight_through", "change_weights", "check_empty", "check_finite", "check_indices",
-           "check_suffix", "compute_ml", "count_modules", "declare", "declare_schema", "dequantize", "draw_card",
-           "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases", "find_computed_inputs", "find_indices",
-           "find_libraries", "format_bytes", "format_flops", "guard_bound", "index_ranges", "infer_ties", "is_base",
-           "is_cache", "is_generated_name", "is_misplaced", "is_misread", "is_quantized", "list_folded_norms",
-           "list_preprocessing", "list_program_constants", "load", "mark_straight_through", "match_names",
-           "note_adapter", "note_torch", "offload_weights", "open_regular", "place_initializers", "prepare",
-           "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_regular", "read_scope", "read_tensors",
-           "read_torch", "register_expansion", "register_libraries", "register_upgrade_check", "remove_named",
-           "remove_unread", "remove_unused", "replace_file", "replace_messages", "replace_weights", "resolve_libraries",
-           "restore_weights", "specialize", "split_external_data", "to_real", "use_libraries", "walk_graphs", "write",
-           "write_files", "write_folder", "write_tensors"]
+           "ComputedInputs", "Leaf", "Model", "ModelLike", "Range", "Target", "Ties", "TorchRecord", "available_memory",
+           "bodies", "by_row", "can_pass_straight_through", "change_weights", "check_empty", "check_finite",
+           "check_indices", "check_suffix", "compute_ml", "count_modules", "declare", "declare_schema", "dequantize",
+           "draw_card", "draw_tree", "evaluate", "expand_body", "expand_ml", "find_aliases", "find_computed_inputs",
+           "find_indices", "find_libraries", "format_bytes", "format_flops", "guard_bound", "index_ranges",
+           "infer_ties", "is_base", "is_cache", "is_generated_name", "is_misplaced", "is_misread", "is_quantized",
+           "list_folded_norms", "list_preprocessing", "list_program_constants", "load", "mark_straight_through",
+           "match_names", "note_adapter", "note_torch", "offload_weights", "open_regular", "place_initializers",
+           "prepare", "prune_outputs", "read", "read_adapter", "read_ml_weights", "read_regular", "read_scope",
+           "read_tensors", "read_torch", "register_expansion", "register_libraries", "register_upgrade_check",
+           "remove_named", "remove_unread", "remove_unused", "replace_file", "replace_messages", "replace_weights",
+           "resolve_libraries", "restore_weights", "specialize", "split_external_data", "to_real", "use_libraries",
+           "walk_graphs", "write", "write_files", "write_folder", "write_tensors"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ from .upgrade import STANDARD
 from .validation import check_size
 from .walk import walk_graphs
 
-__all__ = ["Model", "load", "read", "register_upgrade_check", "use_libraries"]
+__all__ = ["Model", "ModelLike", "load", "read", "register_upgrade_check", "use_libraries"]
 
 #: Checks of models that were upgraded; rooms above fill it by `register_upgrade_check`.
 _UPGRADE_CHECKS: list[Callable[[Model], None]] = []
@@ -141,6 +142,10 @@ class Model(Immutable):
         """Free the memory of the pages of `arrays` that were read, where they are in a file."""
         if self.file is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.file.madvise(mmap.MADV_DONTNEED)
+
+
+#: A model: as values, as a message, as the bytes of a file, or as the path of one.
+ModelLike: TypeAlias = Model | ModelProto | bytes | str | os.PathLike[str]
 
 
 def read(source: Model | ModelProto | bytes | str | os.PathLike[str],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import ModelProto
@@ -11,7 +10,7 @@ from ortpartial.autodiff import grad, list_adapter, resolve_weights
 from ortpartial.checks import check_choice, check_names
 from ortpartial.exceptions import ModelError, SettingError
 from ortpartial.graph import Value, build
-from ortpartial.model import Model, load, specialize
+from ortpartial.model import Model, ModelLike, load, specialize
 
 from .lowering import make_portable
 
@@ -19,7 +18,7 @@ __all__ = ["gradient_model", "select_tensors"]
 
 
 def gradient_model(
-    model: Model | ModelProto | bytes | str | os.PathLike[str],
+    model: ModelLike,
     wrt: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     *,
@@ -94,7 +93,7 @@ def gradient_model(
 
 
 def select_tensors(
-    model: Model | ModelProto | bytes | str | os.PathLike[str], wrt: Sequence[str] | None, outputs: Sequence[str] | None
+    model: ModelLike, wrt: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> tuple[Model, list[str], list[str]]:
     """The tensors between which a model is differentiated.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -12,7 +11,7 @@ from onnx import ModelProto
 
 from ortpartial.derivatives import jvp_model, vmap_model
 from ortpartial.exceptions import DataError
-from ortpartial.model import Model, load
+from ortpartial.model import Model, ModelLike, load
 from ortpartial.rewrites import gradient_model
 from ortpartial.runtime import Session
 
@@ -22,7 +21,7 @@ Tensors: TypeAlias = tuple[torch.Tensor, ...]
 
 
 def as_torch_function(
-    model: Model | ModelProto | bytes | str | os.PathLike[str]
+    model: ModelLike
 ) -> Callable[..., torch.Tensor | Tensors]:
     """A model as a function of its inputs, which torch differentiates to any order.
 

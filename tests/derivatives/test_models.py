@@ -192,6 +192,19 @@ def test_further_mistakes():
         vmap_model(model_of(), {"x": None})
     with pytest.raises(ModelError, match="axis of the batch in 'x' is 5, and it has 3 axes"):
         vmap_model(model_of(), {"x": 5})
+    for wrong in (0, -1, 2.5, True, "", "N"):
+        with pytest.raises(SettingError, match="directions"):
+            jvp_model(model_of(), ["x"], directions=wrong)
+        with pytest.raises(SettingError, match="size"):
+            vmap_model(model_of(), size=wrong)
+    with pytest.raises(SettingError, match="axes is a dict by name"):
+        vmap_model(model_of(), [0])
+    with pytest.raises(SettingError, match=r"in 'x' is a whole number, not 1\.5"):
+        vmap_model(model_of(), {"x": 1.5})
+    with pytest.raises(SettingError, match="in 'y' is a whole number, not 'y'"):
+        vmap_model(model_of(), None, "y")
+    with pytest.raises(SettingError, match="per_row is True or False"):
+        jacobian_model(model_of(), ["x"], per_row="yes")
     taken = build([x := variable("x", "float32", [2])], {"y": x * 2, "y_tangent": x * 3})
     with pytest.raises(ModelError, match="'y_tangent' of a derivative is taken"):
         jvp_model(taken, ["x"], ["y"])
