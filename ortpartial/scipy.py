@@ -100,15 +100,10 @@ class Objective:
         self._xs = [self._model.values[n] for n in self._names]
         self._inputs = {**self._model.inputs,
                         **{n: self._model.initializers[n] for n in self._names if n in self._model.initializers}}
-        if unknown := [n for n in data if n not in self._inputs]:
-            raise DataError(f"data has {unknown[0]!r}; there are {', '.join(map(repr, self._inputs))}.")
-        self._data = {n: self._convert(n, data[n]) for n in self._inputs if n in data}
-        starts = {n: self._data.get(n, loaded.values[n].array) for n in self._names}
-        self._shapes = {n: self._find_shape(n, x, starts[n]) for n, x in zip(self._names, self._xs, strict=True)}
-        if missing := [n for n in self._inputs if n not in data and n not in self._names]:
-            raise DataError(f"Input {missing[0]!r} has no array; give data={{{missing[0]!r}: ...}}, or name it in wrt.")
-        self.x0 = np.concatenate([np.zeros(shape).ravel() if (a := starts[n]) is None else np.float64(a).ravel()
-                                  for n, shape in self._shapes.items()])
+        self._data = self._read(data)
+        starts = {n: self._find_start(n, loaded.values[n]) for n in self._names}
+        self._shapes = {n: a.shape for n, a in starts.items()}
+        self.x0 = np.concatenate([a.ravel() for a in starts.values()])
         self.n_evaluations = 0
 
     def value(self, x: ArrayLike) -> float:
@@ -267,20 +262,27 @@ class Objective:
         return np.block([[np.float64(blocks[_key(f"{a}//{b}")]).reshape(sizes[a], sizes[b]) for b in self._names]
                          for a in self._names])
 
-    def _convert(self, name: str, array: ArrayLike) -> np.ndarray:
-        """An array of data in the dtype of its input."""
-        try:
-            return np.ascontiguousarray(array, self._inputs[name].dtype)
-        except (TypeError, ValueError) as e:
-            raise DataError(f"data[{name!r}] is no array of {self._inputs[name].dtype}: {e}") from None
+    def _read(self, data: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+        """The data, as arrays in the dtypes of the inputs."""
+        if unknown := [n for n in data if n not in self._inputs]:
+            raise DataError(f"data has {unknown[0]!r}; there are {', '.join(map(repr, self._inputs))}.")
+        if missing := [n for n in self._inputs if n not in data and n not in self._names]:
+            raise DataError(f"Input {missing[0]!r} has no array; give data={{{missing[0]!r}: ...}}, or name it in wrt.")
+        arrays = {}
+        for n, array in data.items():
+            try:
+                arrays[n] = np.ascontiguousarray(array, self._inputs[n].dtype)
+            except (TypeError, ValueError) as e:
+                raise DataError(f"data[{n!r}] is no array of {self._inputs[n].dtype}: {e}") from None
+        return arrays
 
-    def _find_shape(self, name: str, x: Value, start: np.ndarray | None) -> tuple[int, ...]:
-        """The shape of a tensor that varies."""
-        if start is not None:
-            return start.shape
-        if not x.is_static or x.shape is None:
+    def _find_start(self, name: str, x: Value) -> np.ndarray:
+        """The tensor that the model or the data has, zeros where they have none."""
+        if (start := self._data.get(name, x.array)) is not None:
+            return np.asarray(start, np.float64)
+        if not x.is_static:
             raise ModelError(f"The shape of {name!r} is {x.type_name}; give an array in data that states its sizes.")
-        return tuple(int(n) for n in x.shape if n is not None)
+        return np.zeros([int(n) for n in x.shape or () if n is not None])
 
 
 def _key(name: str) -> str:

@@ -295,12 +295,8 @@ def vmap_model(model: ModelLike, axes: Mapping[str, int | None] | None = None, o
     axes = dict(axes or {})
     _check_size("size", size, loaded)
     to = dict(out_axes) if isinstance(out_axes, Mapping) else dict.fromkeys(loaded.outputs, out_axes)
-    for what, names, known in (("input", axes, loaded.inputs), ("output", to, loaded.outputs)):
-        if unknown := [n for n in names if n not in known]:
-            raise ModelError(f"The model has no {what} {unknown[0]!r}; there are {', '.join(map(repr, known))}.")
-        if wrong := {n: a for n, a in names.items() if not is_whole(a) and (a is not None or what == "output")}:
-            raise SettingError(f"The axis of the batch in {next(iter(wrong))!r} is a whole number, not "
-                               f"{next(iter(wrong.values()))!r}.")
+    _check_axes("input", axes, loaded.inputs)
+    _check_axes("output", to, loaded.outputs)
     places = {n: axes.get(n, 0) for n in loaded.inputs}
     if all(place is None for place in places.values()):
         raise SettingError(f"No input has the axis of the batch; axes is {axes!r}.")
@@ -388,6 +384,15 @@ def _insert_axis(name: str, x: Value, place: int, size: int | str) -> Value:
     sizes: list[int | str | None] = [*(x.shape or ())]
     sizes.insert(_check_axis(name, x.rank + 1, place), size)
     return variable(name, x.dtype, sizes)
+
+
+def _check_axes(what: str, axes: Mapping[str, int | None], values: Mapping[str, Value]) -> None:
+    """Refuse places of the axis of a batch that are no whole numbers, or of no input or output."""
+    for n, axis in axes.items():
+        if n not in values:
+            raise ModelError(f"The model has no {what} {n!r}; there are {', '.join(map(repr, values))}.")
+        if not is_whole(axis) and (axis is not None or what == "output"):
+            raise SettingError(f"The axis of the batch in {n!r} is a whole number, not {axis!r}.")
 
 
 def _check_size(name: str, size: int | str, model: Model) -> None:
